@@ -1,0 +1,41 @@
+# Everything that one does here, by name. `make help` lists it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Newer than what it depends on while the environment is up to date.
+READY := .venv/.ready
+
+.PHONY: help run test bench lint format clean
+.DEFAULT_GOAL := help
+
+help:  ## say what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(READY)  ## evaluate a policy, with and without the correction
+	$(BIN)/python examples/policy_evaluation.py
+
+test: lint  ## lint, check types, run all tests and doctests
+	$(BIN)/pytest -n 2 -q
+
+bench: $(READY)  ## measure what a corrected step costs
+	$(BIN)/python benchmarks/run.py
+
+lint: $(READY)  ## check style and types, changing nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy src
+
+format: $(READY)  ## mend style where that can be done by itself
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove the environment, builds and caches; results stay
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "unstale needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@

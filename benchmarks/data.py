@@ -1,0 +1,51 @@
+"""Fixed random transitions. What the numbers are does not matter for time or memory; that they stay finite does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+GAMMA = 0.99
+
+
+class Batch(NamedTuple):
+    """``m`` transitions. ``action`` and ``next_action`` are None where the network gives one value a state."""
+
+    state: Tensor
+    following: Tensor
+    reward: Tensor
+    not_done: Tensor
+    action: Tensor | None = None
+    next_action: Tensor | None = None
+
+
+def pool(
+    samples: int, shape: Sequence[int], device: torch.device, actions: int | None = None, batches: int = 16
+) -> list[Batch]:
+    """Batches to take in turn, made before anything is timed."""
+    generator = torch.Generator().manual_seed(samples)
+
+    def batch() -> Batch:
+        state, following = (torch.randn(samples, *shape, generator=generator) for _ in range(2))
+        reward = torch.randn(samples, generator=generator)
+        not_done = (torch.rand(samples, generator=generator) > 0.05).float()
+        parts = [state, following, reward, not_done]
+        if actions is not None:
+            parts += torch.randint(actions, (2, samples), generator=generator)
+        return Batch(*(part.to(device) for part in parts))
+
+    return [batch() for _ in range(batches)]
+
+
+def value(model: nn.Module, state: Tensor, action: Tensor | None) -> Tensor:
+    """One value a sample, ``[m]``."""
+    values = model(state)
+    return values.squeeze(-1) if action is None else values.gather(1, action.unsqueeze(1)).squeeze(1)
+
+
+def target(model: nn.Module, batch: Batch) -> Tensor:
+    """The TD(0) or Sarsa target of each sample, ``[m]``, live if gradients are on."""
+    return batch.reward + GAMMA * batch.not_done * value(model, batch.following, batch.next_action)

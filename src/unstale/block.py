@@ -1,0 +1,56 @@
+"""Parameters that are corrected together, seen as one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Block:
+    """The parameters of one group, with the dtype and device in which they are followed."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.device = self.parameters[0].device
+        # Half-precision parameters are followed in float32: their steps would vanish in the sums otherwise.
+        self.dtype = torch.float32
+        for parameter in self.parameters:
+            self.dtype = torch.promote_types(self.dtype, parameter.dtype)
+        self.is_plain = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
+        self._lengths = [parameter.numel() for parameter in self.parameters]
+        self.size = sum(self._lengths)
+        self.spans: list[slice] = []
+        for length in self._lengths:
+            start = self.spans[-1].stop if self.spans else 0
+            self.spans.append(slice(start, start + length))
+
+    def flat(self, tensors: Iterable[Tensor]) -> Tensor:
+        """Tensors shaped like the parameters, copied into one vector."""
+        if self.is_plain:
+            return torch.cat([t.detach().reshape(-1) for t in tensors])
+        return torch.cat([t.detach().reshape(-1).to(self.device, self.dtype) for t in tensors])
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """A flat vector as tensors shaped like the parameters: views of it."""
+        return list(torch._utils._unflatten_dense_tensors(vector, self.parameters))
+
+    def point(self) -> Tensor:
+        """Where the parameters are."""
+        return self.flat(self.parameters)
+
+    @torch.no_grad()
+    def move(self, direction: Tensor, lr: float | Tensor, weight_decay: float) -> None:
+        """``θ ← (1 - lr · weight_decay) θ - lr · direction``, for the parameters that have a gradient."""
+        pairs = [(p, d) for p, d in zip(self.parameters, self.split(direction), strict=True) if p.grad is not None]
+        if not pairs:
+            return
+        moved = [p for p, _ in pairs]
+        steps = [d if self.is_plain else d.to(p.device, p.dtype) for p, d in pairs]
+        if weight_decay:
+            torch._foreach_mul_(moved, 1 - lr * weight_decay)
+        if isinstance(lr, Tensor):
+            steps = list(torch._foreach_mul(steps, lr))
+            lr = 1.0
+        torch._foreach_add_(moved, steps, alpha=-lr)

@@ -1,0 +1,110 @@
+"""How the past is kept fresh: one correction a file, one small interface.
+
+A correction owns no tensors. What it remembers lives in a ``memory`` of plain containers that the caller keeps,
+saves and loads (batches to be evaluated again are functions, and stay with the correction). Its ``update`` tells it how far the parameters have moved since the last batch, hands it the new batch, and returns
+
+    η_t = (1-β) Σ_{i≤t} β^{t-i} (stale gradient of batch i − its gradient at today's parameters)
+
+so that ``μ̂ = μ − η``. Every tensor may have leading dimensions: runs that are stepped side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from .blocks import Blocks
+from .diagonal import Diagonal
+from .oracle import Oracle
+from .window import Window
+
+Memory = dict[str, Any]
+
+NAMES = ("none", "diagonal", "blocks", "dense", "window", "oracle", "auto")
+
+
+class Correction(Protocol):
+    def update(self, memory: Memory, batch: Any, displacement: Tensor, beta: float | Tensor) -> Tensor:
+        """Move what is remembered by ``displacement``, take in ``batch``, and return ``η``."""
+        ...
+
+
+def default_horizon(beta: float) -> int:
+    """Steps until a batch weighs less than a thousandth of what it did: ``β^h < 1e-3``.
+
+    >>> default_horizon(0.9), default_horizon(0.99), default_horizon(0.0)
+    (66, 688, 1)
+    """
+    return max(1, math.floor(math.log(1e-3) / math.log(beta)) + 1) if beta > 0 else 1
+
+
+def paper_horizon(beta: float) -> int:
+    """The paper's horizon, ``2 / (1-β)``, which leaves out 12 to 14 % of the weight.
+
+    >>> paper_horizon(0.9), paper_horizon(0.99)
+    (20, 200)
+    """
+    return max(1, round(2 / (1 - beta)))
+
+
+def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
+    """``"dense"`` or ``"window"``, whichever does less work a step for ``n`` parameters and ``m`` samples.
+
+    Multiply-adds: the dense form spends ``m n²`` on the new Taylor term and goes through the matrix twice more, at
+    the speed of memory (counted as ``8 n²``); the window spends ``3 H m n``. So dense wins for ``n < 3 H m / (m + 8)``.
+
+    >>> cheaper_full_correction(size=100, samples=16, horizon=66)
+    'dense'
+    >>> cheaper_full_correction(size=2241, samples=16, horizon=66)
+    'window'
+    """
+    return "dense" if size * (samples + 8) <= 3 * horizon * samples else "window"
+
+
+def resolve(settings: dict[str, Any], size: int, samples: int, beta: float) -> str:
+    """The correction that ``settings`` name, with ``"auto"`` decided."""
+    name = settings["correction"]
+    if name != "auto":
+        return name
+    if settings["second_order"]:
+        return "dense"
+    if settings["refresh"]:
+        return "window"
+    return cheaper_full_correction(size, samples, settings["horizon"] or default_horizon(beta))
+
+
+def build(name: str, settings: dict[str, Any], lengths: Sequence[int], beta: float) -> Correction:
+    """A correction by name, for parameters of the given lengths."""
+    horizon = settings["horizon"] or default_horizon(beta)
+    if name == "diagonal":
+        return Diagonal()
+    if name == "dense":
+        return Blocks([sum(lengths)])
+    if name == "blocks":
+        width = settings["block_size"]
+        if width is None:
+            return Blocks(lengths)
+        whole, rest = divmod(sum(lengths), width)
+        return Blocks([width] * whole + [rest] * (rest > 0))
+    if name == "window":
+        return Window(horizon, settings["refresh"])
+    return Oracle(horizon)
+
+
+__all__ = [
+    "NAMES",
+    "Blocks",
+    "Correction",
+    "Diagonal",
+    "Memory",
+    "Oracle",
+    "Window",
+    "build",
+    "cheaper_full_correction",
+    "default_horizon",
+    "paper_horizon",
+    "resolve",
+]

@@ -1,0 +1,160 @@
+"""Is momentum stale here, and does the correction help? Numbers from a running optimizer.
+
+:func:`read` costs nothing: it reports what the last steps left behind. A :class:`Monitor` also remembers recent
+batches and evaluates them again when asked, which costs one forward and backward pass for each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import CorrectedOptimizer
+from .block import Block
+from .corrections import paper_horizon
+from .inputs import Evaluated, Request
+from .samples import Linearization
+
+
+class GroupReading(NamedTuple):
+    """One parameter group, as its last step left it."""
+
+    staleness: float  # ‖η‖ / ‖μ‖: the correction's size against the momentum's
+    bounded_share: float  # the share of steps on which the trust bound acted
+    steps: int
+    correction: str  # what "auto" came to
+
+
+class Drift(NamedTuple):
+    """What became of recent batches since they were used."""
+
+    drift: float  # mean squared change of their targets
+    weighted_drift: float  # the same, each batch weighed as momentum weighs it, by β^age
+    agreement: float  # mean cosine of their corrected gradients with their true gradients today
+    stale_agreement: float  # the same for their gradients as they were, uncorrected
+    batches: int
+
+
+def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
+    """The staleness of every parameter group, and how often the trust bound acted on it.
+
+    >>> import torch, unstale
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    >>> for _ in range(3):
+    ...     value = model(torch.ones(4, 2)).squeeze(-1)
+    ...     loss = optimizer.backward(value, 1 + 0.9 * model(torch.zeros(4, 2)).squeeze(-1))
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> (group,) = unstale.diagnostics.read(optimizer)
+    >>> group.steps, group.bounded_share, 0 < group.staleness < 1
+    (3, 0.0, True)
+    """
+    readings = []
+    for number, settings in enumerate(optimizer.param_groups):
+        state = optimizer.state.get(f"group {number}", {})
+        steps = int(state.get("step", 0))
+        readings.append(
+            GroupReading(
+                staleness=float(state.get("staleness", 0.0)),
+                bounded_share=float(state.get("bounded", 0)) / max(1, steps),
+                steps=steps,
+                correction=state.get("correction", settings["correction"]),
+            )
+        )
+    return readings
+
+
+def skipped_steps(optimizer: CorrectedOptimizer) -> int:
+    """How many steps were left out because a loss was not finite (``on_nonfinite="skip"``)."""
+    return int(optimizer.state.get("shared", {}).get("skipped", 0))
+
+
+class _Remembered(NamedTuple):
+    request: Request
+    batch: Linearization
+    point: Tensor
+    target: Tensor | None
+    step: int
+
+
+class Monitor:
+    """Remembers every ``every``-th batch of the last ``horizon`` steps (the paper's ``2/(1-β)`` by default).
+
+    The optimizer must be given its batches as functions, so that they can be evaluated again::
+
+        monitor = unstale.diagnostics.Monitor(optimizer)
+        optimizer.backward(lambda: (model(s), r + gamma * model(s_next)))
+        ...
+        print(monitor.read())
+    """
+
+    def __init__(self, optimizer: CorrectedOptimizer, horizon: int | None = None, every: int = 1) -> None:
+        self._optimizer = optimizer
+        self._every = every
+        self._beta = optimizer.momentum_beta
+        self._horizon = horizon or paper_horizon(self._beta)
+        self._block = Block([p for settings in optimizer.param_groups for p in settings["params"]])
+        self._remembered: deque[_Remembered] = deque(maxlen=-(-self._horizon // every))
+        self._calls = 0
+        optimizer.watchers.append(self._watch)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._optimizer.watchers.remove(self._watch)
+
+    def _watch(self, request: Request, seen: Evaluated) -> None:
+        self._calls += 1
+        if request.batch is None or self._calls % self._every:
+            return
+        self._remembered.append(
+            _Remembered(request, self._linearized(seen), self._block.point(), _detached(seen.target), self._calls)
+        )
+
+    def _linearized(self, seen: Evaluated) -> Linearization:
+        found = self._optimizer.linearizer.linearize(seen.prediction, seen.target, [self._block])
+        where = dict(device=self._block.device, dtype=self._block.dtype)
+        return Linearization(found.pieces[0], seen.slope.to(**where), seen.curvature.to(**where))
+
+    @torch.no_grad()
+    def read(self) -> Drift:
+        """Evaluate the remembered batches at today's parameters."""
+        if not self._remembered:
+            raise RuntimeError(
+                "nothing was remembered yet: give optimizer.backward() the batch as a function that returns "
+                "(prediction, target)."
+            )
+        now = self._block.point()
+        drifts, weights, corrected, stale = [], [], [], []
+        for request, batch, point, target, step in self._remembered:
+            seen = request.again()
+            true = self._linearized(seen)
+            gradient = true.gradient(true.slope)
+            fresh = batch.gradient(batch.slope + batch.curvature * batch.shift(now - point))
+            corrected.append(_cosine(fresh, gradient))
+            stale.append(_cosine(batch.gradient(batch.slope), gradient))
+            if target is None or seen.target is None:
+                drifts.append(now.new_zeros(()))
+            else:
+                drifts.append((seen.target - target).square().mean().to(now))
+            weights.append(self._beta ** (self._calls - step))
+        drift = torch.stack(drifts)
+        weight = torch.tensor(weights).to(drift)
+        return Drift(
+            drift=float(drift.mean()),
+            weighted_drift=float((drift * weight).sum() / weight.sum()),
+            agreement=float(torch.stack(corrected).mean()),
+            stale_agreement=float(torch.stack(stale).mean()),
+            batches=len(drifts),
+        )
+
+
+def _detached(target: Tensor | None) -> Tensor | None:
+    return None if target is None else target.detach()
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return torch.nn.functional.cosine_similarity(a, b, dim=0)

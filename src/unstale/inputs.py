@@ -1,0 +1,112 @@
+"""Reading what users hand to ``backward``, with errors that say what to change."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import losses
+from .losses import Derivatives, Loss
+
+Batch = Callable[[], "tuple[Tensor, Tensor | float]"]
+
+
+class ConstantTargetWarning(UserWarning):
+    """A target without a graph: legal (regression, a frozen network), but often a stray ``detach()``."""
+
+
+class Evaluated(NamedTuple):
+    """A batch at some parameters. ``target`` is None where it does not depend on them."""
+
+    prediction: Tensor
+    target: Tensor | None
+    mean: Tensor
+    slope: Tensor
+    curvature: Tensor
+
+
+class Request(NamedTuple):
+    """A call of ``backward``: enough to evaluate the same batch again later, if it came as a function."""
+
+    batch: Batch | None
+    loss: Loss | str
+    weight: Tensor | float
+
+    def again(self) -> Evaluated:
+        assert self.batch is not None
+        with torch.enable_grad():
+            return self.evaluated(*self.batch())
+
+    def evaluated(self, prediction: Tensor, target: Tensor | float | None) -> Evaluated:
+        """Loss, slopes and curvatures of the batch, the mean's ``1/m`` and the samples' weights included."""
+        prediction, target = checked(prediction, target)
+        value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - target.detach())
+        share = self.weight / len(value)
+        if isinstance(share, Tensor):
+            share = share.detach()
+        live = target if target.requires_grad else None
+        return Evaluated(prediction, live, (value * share).sum(), slope * share, curvature * share)
+
+
+def read_batch(prediction: Tensor | Batch, target: Tensor | float | None) -> tuple[Batch | None, Tensor, Tensor | float]:
+    """A batch given as two tensors, or as a function that makes them."""
+    if isinstance(prediction, Tensor):
+        if target is None:
+            raise TypeError("backward() needs a target: call backward(prediction, target).")
+        return None, prediction, target
+    if not callable(prediction):
+        raise TypeError(f"prediction must be a tensor or a function, not {type(prediction).__name__}.")
+    if target is not None:
+        raise TypeError("a batch given as a function returns its own target; leave target out.")
+    made = prediction()
+    if not (isinstance(made, tuple) and len(made) == 2):
+        raise TypeError("a batch given as a function must return the pair (prediction, target).")
+    return prediction, *made
+
+
+def checked(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
+    """Prediction and target as two tensors of shape ``[m]``, or an error."""
+    target = torch.as_tensor(target, dtype=prediction.dtype, device=prediction.device)
+    if target.ndim == 0:
+        target = target.expand(prediction.shape)
+    for name, tensor in (("prediction", prediction), ("target", target)):
+        if tensor.ndim != 1:
+            raise ValueError(
+                f"{name} must have shape [m], one number a sample, but has shape {list(tensor.shape)}."
+                + _shape_advice(tensor)
+            )
+    if prediction.shape != target.shape:
+        raise ValueError(f"prediction has {len(prediction)} samples but target has {len(target)}.")
+    if len(prediction) == 0:
+        raise ValueError("prediction is an empty batch; skip backward() and step() when there is no data.")
+    if not prediction.is_floating_point():
+        raise TypeError(f"prediction must be floating point, not {prediction.dtype}.")
+    if not prediction.requires_grad:
+        raise ValueError(
+            "prediction does not depend on any parameter: it is detached, or was computed under torch.no_grad(). "
+            "Pass the network's live output."
+        )
+    return prediction, target
+
+
+def _shape_advice(tensor: Tensor) -> str:
+    if tensor.ndim == 2 and tensor.shape[1] == 1:
+        return " Use .squeeze(-1)."
+    if tensor.ndim == 2:
+        return " Choose one value a sample, such as q.gather(1, action[:, None]).squeeze(1), or .flatten() it."
+    return " Use .flatten(), or .reshape(1) for a single sample."
+
+
+def warn_constant_target() -> None:
+    warnings.warn(
+        "target does not depend on any parameter, so only the prediction's half of the staleness is corrected. For "
+        "TD targets pass the bootstrap value live: no detach(), no torch.no_grad(). If it is meant to be constant "
+        "(regression, a frozen target network), ignore this with warnings.simplefilter('ignore', "
+        "unstale.ConstantTargetWarning).",
+        ConstantTargetWarning,
+        stacklevel=4,
+    )

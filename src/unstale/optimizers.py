@@ -1,0 +1,137 @@
+"""Optimizers whose momentum is corrected for staleness: one implementation, four denominators."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from .base import CorrectedOptimizer
+from .group import State
+from .options import DOC, Options
+from .running import mean_
+from .samples import Linearization
+
+
+class CorrectedSGD(CorrectedOptimizer):
+    """Momentum SGD with corrected momentum: ``θ ← θ − lr μ̂``.
+
+    Args:
+        params: parameters, parameter groups, or a module, which is then observed (:func:`unstale.observe`).
+        lr: learning rate ``α``.
+        beta: how much momentum remembers, ``β``. The mean is damped, ``μ ← β μ + (1-β) g``, so ``lr`` means the
+            same at every ``β``; ``torch.optim.SGD(lr=a, momentum=β)`` is ``lr = a / (1-β)`` here.
+        {options}
+
+    >>> import torch, unstale
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    >>> state, following, reward = torch.randn(8, 2), torch.randn(8, 2), torch.randn(8)
+    >>> loss = optimizer.backward(model(state).squeeze(-1), reward + 0.9 * model(following).squeeze(-1))
+    >>> optimizer.step()
+    >>> optimizer.zero_grad()
+    """
+
+    def __init__(self, params: Any, lr: float, beta: float = 0.9, **options: Unpack[Options]) -> None:
+        super().__init__(params, dict(lr=lr, beta=beta), dict(options))
+
+    def _direction(
+        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+    ) -> Tensor:
+        return momentum
+
+
+class CorrectedAdam(CorrectedOptimizer):
+    """Adam with corrected momentum: ``θ ← θ − lr (μ̂ / (1-β₁ᵗ)) / (√(ν / (1-β₂ᵗ)) + ε)``, ``ν`` a mean of ``g²``.
+
+    With ``correction="none"`` it is ``torch.optim.Adam``, or ``AdamW`` with weight decay.
+
+    Args:
+        params: parameters, parameter groups, or a module, which is then observed (:func:`unstale.observe`).
+        lr: learning rate ``α``.
+        betas: how much the means of the gradient and of its square remember, ``β₁`` and ``β₂``.
+        eps: added to the denominator, ``ε``.
+        {options}
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps), dict(options))
+
+    def _direction(
+        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+    ) -> Tensor:
+        return _debiased(state, settings, momentum, gradient.square())
+
+
+class CorrectedTDprop(CorrectedAdam):
+    """Adam with corrected momentum and TDprop's denominator: ``ν`` is a mean of ``mean_k (u_k ∘ v_k)²``, the squared
+    diagonal of each sample's Taylor term (Romoff et al. 2020), which knows of the bootstrap where ``g²`` does not.
+
+    Takes what :class:`CorrectedAdam` takes.
+    """
+
+    _needs_samples = True
+
+    def _direction(
+        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+    ) -> Tensor:
+        return _debiased(state, settings, momentum, batch.squared_diagonal())
+
+
+class CorrectedRMSprop(CorrectedOptimizer):
+    """RMSprop with corrected momentum: ``θ ← θ − lr μ̂ / (√ν + ε)``, ``ν`` a mean of ``g²``.
+
+    The mean of the gradient is divided, as in Adam, not the gradient averaged: with ``beta=0`` it is
+    ``torch.optim.RMSprop``.
+
+    Args:
+        params: parameters, parameter groups, or a module, which is then observed (:func:`unstale.observe`).
+        lr: learning rate.
+        beta: how much momentum remembers, ``β``.
+        alpha: how much the mean of the squared gradient remembers.
+        eps: added to the denominator, ``ε``.
+        {options}
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        beta: float = 0.9,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(params, dict(lr=lr, beta=beta, alpha=alpha, eps=eps), dict(options))
+
+    def _direction(
+        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+    ) -> Tensor:
+        mean = _running(state, gradient.square(), settings["alpha"])
+        return momentum / mean.sqrt().add_(settings["eps"])
+
+
+for _class in (CorrectedSGD, CorrectedAdam, CorrectedRMSprop):
+    assert _class.__doc__ is not None
+    _class.__doc__ = _class.__doc__.replace("{options}", DOC.strip())
+
+
+def _debiased(state: State, settings: dict[str, Any], momentum: Tensor, square: Tensor) -> Tensor:
+    """Adam's quotient of two means that both start at zero."""
+    beta1, beta2 = settings["betas"]
+    mean = _running(state, square, beta2)
+    root = (mean / (1 - beta2 ** state["step"])).sqrt_().add_(settings["eps"])
+    return momentum / root.mul_(1 - beta1 ** state["step"])
+
+
+def _running(state: State, square: Tensor, beta: float) -> Tensor:
+    if "square" not in state:
+        state["square"] = square.new_zeros(square.shape)
+    return mean_(state["square"], square, beta)

@@ -1,0 +1,88 @@
+"""What every corrected optimizer can be told, once, with its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from . import corrections
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of every optimizer. All but ``on_nonfinite`` may differ between parameter groups."""
+
+    correction: str
+    trust: float | None
+    horizon: int | None
+    weight_decay: float
+    block_size: int | None
+    refresh: Sequence[int]
+    recursion: str
+    second_order: bool
+    on_nonfinite: str
+
+
+DEFAULTS: dict[str, Any] = dict(
+    correction="auto",
+    trust=1.0,
+    horizon=None,
+    weight_decay=0.0,
+    block_size=None,
+    refresh=(),
+    recursion="displacement",
+    second_order=False,
+    on_nonfinite="raise",
+)
+
+DOC = """
+        correction: how past gradients are kept fresh. ``"none"``: not at all. ``"diagonal"``: by the diagonal of the
+            Taylor term. ``"blocks"``: by blocks of it, one a parameter tensor or ``block_size`` wide. ``"dense"``: by
+            all of it, n×n. ``"window"``: by all of it, from the samples of the last ``horizon`` steps, for networks
+            of any size. ``"oracle"``: by evaluating past batches again (``backward`` then takes the batch as a
+            function). ``"auto"``: ``"dense"`` or ``"window"``, whichever does less work
+            (:func:`unstale.corrections.cheaper_full_correction`).
+        trust: the correction never exceeds ``trust`` times the momentum in norm, ``κ``; ``None`` takes it as it is.
+        horizon: how many batches a window or oracle remembers, the newest included. Default: until ``β^h < 1e-3``.
+            :func:`unstale.paper_horizon` gives the paper's ``2/(1-β)``.
+        weight_decay: decoupled weight decay, ``θ ← (1 - lr · weight_decay) θ``.
+        block_size: width of the blocks of ``"blocks"``. Default: one block a parameter tensor.
+        refresh: ages (in steps) at which the window linearises a remembered batch again, such as ``(1, 2, 4, 8)``.
+        recursion: ``"displacement"`` follows what the parameters really did. ``"literal"`` is the paper's
+            ``α μ̂``, right for plain SGD at a constant rate only; for comparison.
+        second_order: keep second derivatives in the Taylor term (small models; not with ``"window"``).
+        on_nonfinite: ``"raise"`` an error at a batch whose loss is not finite, or ``"skip"`` its step and count it.
+"""
+
+
+def check(group: dict[str, Any]) -> None:
+    """Refuse a parameter group that makes no sense, naming the argument and the way out."""
+    betas = [("beta", group["beta"])] if "beta" in group else list(zip(("betas[0]", "betas[1]"), group["betas"]))
+    if "alpha" in group:
+        betas.append(("alpha", group["alpha"]))
+    for name, value in betas:
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, 0.9 is usual.")
+    for name in ("lr", "eps", "weight_decay"):
+        if name in group and not group[name] >= 0:
+            raise ValueError(f"{name} must not be negative, got {group[name]}.")
+    _one_of("correction", group, corrections.NAMES)
+    _one_of("recursion", group, ("displacement", "literal"))
+    _one_of("on_nonfinite", group, ("raise", "skip"))
+    if group["trust"] is not None and not group["trust"] > 0:
+        raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']}.")
+    for name in ("horizon", "block_size"):
+        if group[name] is not None and (int(group[name]) != group[name] or group[name] < 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]}.")
+    if any(int(age) != age or age < 1 for age in group["refresh"]):
+        raise ValueError(f"refresh must list ages in steps of at least 1, got {group['refresh']}.")
+    if group["refresh"] and group["correction"] not in ("window", "auto"):
+        raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
+    if group["second_order"] and group["correction"] in ("window", "oracle", "none"):
+        raise ValueError(
+            f"second_order=True does nothing for correction={group['correction']!r}; use 'dense', 'blocks' or 'diagonal'."
+        )
+
+
+def _one_of(name: str, group: dict[str, Any], allowed: Sequence[str]) -> None:
+    if group[name] not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {group[name]!r}.")

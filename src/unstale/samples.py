@@ -1,0 +1,346 @@
+"""What a batch looks like to first order: its per-sample gradients, and the algebra done with them.
+
+Every sample ``k`` has the gradient of its prediction, ``v_k``, and of its residual, ``u_k`` (target included).
+They live over a flat parameter vector of length ``n`` and are kept in pieces, each covering a span of it in the
+form that is cheapest to hold. A piece answers four questions and never writes out more than it must.
+
+Index letters: ``k`` samples, ``t`` positions within a sample (calls of a layer, pixels of a convolution),
+``o`` and ``i`` outputs and inputs of a layer, ``p`` parameters of a span. Leading dimensions ``...`` are runs
+stepped side by side.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .running import decay_, over
+
+# A temporary of per-sample gradients is cut into chunks of at most this many numbers.
+CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Piece(ABC):
+    """Per-sample gradients over one span of the parameters. ``tensors`` has one sample axis each."""
+
+    span: slice
+    tensors: tuple[Tensor, ...]
+    head: int = 0
+
+    kind: ClassVar[str]
+    sample_axes: ClassVar[tuple[int, ...]]
+
+    @abstractmethod
+    def shift(self, displacement: Tensor) -> Tensor:
+        """``u_k · d`` for every sample: how far a displacement moves its residual."""
+
+    @abstractmethod
+    def gradient(self, weight: Tensor, out: Tensor) -> None:
+        """``out ← Σ_k w_k v_k``."""
+
+    def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
+        """``out ← decay · out + Σ_k w_k u_k ∘ v_k``, the diagonal of a Taylor term."""
+        out.mul_(decay)
+        for v, u, c in self._chunks(weight):
+            out.add_((c.unsqueeze(-1) * u * v).sum(-2))
+
+    def squared_diagonal(self, weight: Tensor) -> Tensor:
+        """``Σ_k w_k (u_k ∘ v_k)²``, which TDprop divides by."""
+        return sum(((c.unsqueeze(-1) * (u * v).square()).sum(-2) for v, u, c in self._chunks(weight)), torch.zeros(()))
+
+    @abstractmethod
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """``v`` and ``u`` written out, ``[..., k, p]`` each."""
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """How many positions the prediction has, and how many the target. Written-out gradients have none."""
+        return (0, 0)
+
+    def with_positions(self, head: int, tail: int) -> Piece:
+        """The same gradients with positions of zeros added: how batches of different make come to share a shape."""
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """This piece in plain containers, as states are saved."""
+        return dict(
+            kind=self.kind, start=self.span.start, stop=self.span.stop, head=self.head, tensors=list(self.tensors)
+        )
+
+    @staticmethod
+    def from_dict(plain: dict[str, Any]) -> Piece:
+        return KINDS[plain["kind"]](slice(plain["start"], plain["stop"]), tuple(plain["tensors"]), plain["head"])
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Piece:
+        return replace(self, tensors=tuple(tensors))
+
+    def with_samples(self, samples: int) -> Piece:
+        """The same gradients with samples of zeros added."""
+        return self.with_tensors([_padded(t, axis, samples - t.shape[axis]) for t, axis in self.with_axes()])
+
+    @abstractmethod
+    def of_residual(self) -> Piece:
+        """A piece whose ``v`` is this one's ``u``."""
+
+    def written_out(self) -> Piece:
+        return Matrix(self.span, self.matrices())
+
+    def with_axes(self) -> Iterator[tuple[Tensor, int]]:
+        """Each tensor with its sample axis, counted from the front."""
+        for tensor, axis in zip(self.tensors, self.sample_axes, strict=True):
+            yield tensor, tensor.ndim + axis
+
+    def _chunks(self, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """``v``, ``u`` and the weights of a few samples at a time."""
+        samples, width = weight.shape[-1], self.span.stop - self.span.start
+        size = max(1, CHUNK // max(1, width))
+        for start in range(0, samples, size):
+            length = min(size, samples - start)
+            part = self.with_tensors([t.narrow(axis, start, length) for t, axis in self.with_axes()])
+            yield *part.matrices(), weight.narrow(-1, start, length)
+
+
+class Matrix(Piece):
+    """``v`` and ``u`` written out: ``[..., k, p]`` each."""
+
+    kind = "matrix"
+    sample_axes = (-2, -2)
+
+    def shift(self, displacement: Tensor) -> Tensor:
+        return (self.tensors[1] @ displacement.unsqueeze(-1)).squeeze(-1)
+
+    def gradient(self, weight: Tensor, out: Tensor) -> None:
+        torch.matmul(weight.unsqueeze(-2), self.tensors[0], out=out.unsqueeze(-2))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        v, u = self.tensors
+        return v, u
+
+    def of_residual(self) -> Piece:
+        return self.with_tensors([self.tensors[1]] * 2)
+
+
+class Positional(Piece):
+    """A piece whose samples have positions: the axis before the samples', the prediction's ``head`` ones first."""
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        tensor, axis = next(self.with_axes())
+        return self.head, tensor.shape[axis - 1] - self.head
+
+    def of_residual(self) -> Piece:
+        return replace(self, head=sum(self.positions))
+
+    def with_positions(self, head: int, tail: int) -> Piece:
+        have = self.positions
+        if (head, tail) == have:
+            return self
+        tensors = []
+        for tensor, axis in self.with_axes():
+            first, rest = tensor.split(have, axis - 1)
+            grown = _padded(first, axis - 1, head - have[0]), _padded(rest, axis - 1, tail - have[1])
+            tensors.append(torch.cat(grown, axis - 1))
+        return replace(self, tensors=tuple(tensors), head=head)
+
+
+class Outer(Positional):
+    """A weight matrix ``[o, i]`` whose gradient is a sum of few outer products, ``u_k = Σ_t b_kt a_ktᵀ``.
+
+    ``tensors`` are the inputs ``a [..., t, k, i]`` and the backpropagated outputs ``b [..., t, k, o]``. The first
+    ``head`` positions are the prediction's and make up ``v``; the rest are the target's, their sign in ``b``.
+    """
+
+    kind = "outer"
+    sample_axes = (-2, -2)
+
+    def shift(self, displacement: Tensor) -> Tensor:
+        a, b = self.tensors
+        d = self._matrix(displacement)
+        if b.shape[-1] <= a.shape[-1]:
+            moved = (_rows(a) @ d.mT * _rows(b)).sum(-1)
+        else:
+            moved = (_rows(b) @ d * _rows(a)).sum(-1)
+        return moved.unflatten(-1, a.shape[-3:-1]).sum(-2)
+
+    def gradient(self, weight: Tensor, out: Tensor) -> None:
+        a, b = (t[..., : self.head, :, :] for t in self.tensors)
+        weighted = b * weight[..., None, :, None]
+        torch.matmul(_rows(weighted).mT, _rows(a), out=self._matrix(out))
+
+    def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
+        a, b = self.tensors
+        positions, outputs, inputs = a.shape[-3], b.shape[-1], a.shape[-1]
+        if a.ndim > 3 or self.head * positions * (outputs + inputs) > outputs * inputs:
+            return super().add_diagonal(weight, decay, out)
+        # (Σ_t b_t a_tᵀ) ∘ (Σ_s b_s a_sᵀ) = Σ_ts (b_t ∘ b_s)(a_t ∘ a_s)ᵀ: one matrix product over pairs of positions.
+        aa = (a[: self.head, None] * a).flatten(0, 2)
+        bb = (b[: self.head, None] * b * weight.unsqueeze(-1)).flatten(0, 2)
+        self._matrix(out).addmm_(bb.T, aa, beta=decay)
+
+    def _matrix(self, flat: Tensor) -> Tensor:
+        return flat.unflatten(-1, (self.tensors[1].shape[-1], self.tensors[0].shape[-1]))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        a, b = self.tensors
+        h = self.head
+        v = torch.einsum("...tko,...tki->...koi", b[..., :h, :, :], a[..., :h, :, :]).flatten(-2)
+        y = torch.einsum("...tko,...tki->...koi", b[..., h:, :, :], a[..., h:, :, :]).flatten(-2)
+        return v, v + y
+
+
+class Lookup(Positional):
+    """An embedding table ``[rows, o]``: the rows looked up, ``[t, k]``, and their gradients ``[t, k, o]``."""
+
+    kind = "lookup"
+    sample_axes = (-1, -2)
+
+    def _rows(self) -> int:
+        return (self.span.stop - self.span.start) // self.tensors[1].shape[-1]
+
+    def shift(self, displacement: Tensor) -> Tensor:
+        index, b = self.tensors
+        return (self._table(displacement)[index] * b).sum((0, 2))
+
+    def gradient(self, weight: Tensor, out: Tensor) -> None:
+        index, b = (t[: self.head] for t in self.tensors)
+        self._table(out.zero_()).index_add_(0, index.flatten(), (b * weight[:, None]).flatten(0, 1))
+
+    def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
+        index, b = self.tensors
+        table = self._table(out.mul_(decay))
+        for t in range(self.head):
+            same = (index[t] == index) * weight
+            table.index_add_(0, index[t], b[t] * (same.unsqueeze(-1) * b).sum(0))
+
+    def _table(self, flat: Tensor) -> Tensor:
+        return flat.unflatten(-1, (-1, self.tensors[1].shape[-1]))
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        index, b = self.tensors
+        samples = torch.arange(b.shape[1], device=b.device).expand_as(index)
+
+        def written(start: int, stop: int) -> Tensor:
+            table = b.new_zeros(b.shape[1], self._rows(), b.shape[2])
+            where = (samples[start:stop], index[start:stop])
+            return table.index_put_(where, b[start:stop], accumulate=True).flatten(1)
+
+        v = written(0, self.head)
+        return v, v + written(self.head, b.shape[0])
+
+
+KINDS: dict[str, type[Piece]] = {kind.kind: kind for kind in (Matrix, Outer, Lookup)}
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """A batch to first order: ``g = Σ_k slope_k v_k`` and ``Z = Σ_k curvature_k u_k v_kᵀ``, weights of the mean
+    included. ``hessian``, where it is wanted, is the rest of the exact Taylor term, ``Σ_k slope_k ∇²f_k``."""
+
+    pieces: tuple[Piece, ...]
+    slope: Tensor
+    curvature: Tensor
+    hessian: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """The length ``n`` of the parameter vector."""
+        return self.pieces[-1].span.stop
+
+    @property
+    def samples(self) -> int:
+        return self.slope.shape[-1]
+
+    @classmethod
+    def of_matrices(cls, v: Tensor, u: Tensor, slope: Tensor, curvature: Tensor) -> Linearization:
+        """From gradients already written out, ``[..., k, n]``: how runs stepped side by side come in."""
+        return cls((Matrix(slice(0, v.shape[-1]), (v, u)),), slope, curvature)
+
+    def shift(self, displacement: Tensor) -> Tensor:
+        parts = [piece.shift(displacement[..., piece.span]) for piece in self.pieces]
+        return sum(parts[1:], parts[0])
+
+    def gradient(self, weight: Tensor) -> Tensor:
+        out = weight.new_empty(*weight.shape[:-1], self.size)
+        for piece in self.pieces:
+            piece.gradient(weight, out[..., piece.span])
+        return out
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of ``Z``."""
+        return self.mix_diagonal(self.slope.new_zeros(*self.slope.shape[:-1], self.size), 0.0)
+
+    def mix_diagonal(self, running: Tensor, decay: float | Tensor) -> Tensor:
+        """``running ← decay · running + (1 - decay) diag Z``, in one pass over it where that can be."""
+        weight = self.curvature * (1 - over(decay, self.curvature))
+        if isinstance(decay, Tensor):
+            decay_(running, decay)
+        for piece in self.pieces:
+            piece.add_diagonal(weight, 1.0 if isinstance(decay, Tensor) else decay, running[..., piece.span])
+        if self.hessian is not None:
+            diagonal = self.hessian.diagonal(dim1=-2, dim2=-1)
+            running.add_(diagonal * (1 - over(decay, diagonal)))
+        return running
+
+    def squared_diagonal(self) -> Tensor:
+        """The mean over samples of the squared diagonal of each sample's own Taylor term."""
+        weight = self.curvature.square() * self.samples
+        return _joined([piece.squared_diagonal(weight) for piece in self.pieces])
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        v, u = zip(*(piece.matrices() for piece in self.pieces), strict=True)
+        return _joined(v), _joined(u)
+
+    def scaled(self, factor: Tensor | float) -> Linearization:
+        """The same batch with its loss multiplied by ``factor``."""
+        hessian = None if self.hessian is None else self.hessian * factor
+        return Linearization(self.pieces, self.slope * factor, self.curvature * factor, hessian)
+
+
+def aligned(one: Piece, other: Piece) -> tuple[Piece, Piece]:
+    """Two pieces over one span, brought to one kind and one number of positions."""
+    if one.kind != other.kind:
+        return one.written_out(), other.written_out()
+    head = max(one.positions[0], other.positions[0])
+    tail = max(one.positions[1], other.positions[1])
+    return one.with_positions(head, tail), other.with_positions(head, tail)
+
+
+def concatenated(batches: Sequence[Linearization]) -> Linearization:
+    """One batch of the samples of several: what is remembered when gradients are accumulated."""
+    first, *others = batches
+    for other in others:
+        pieces = []
+        for pair in zip(first.pieces, other.pieces, strict=True):
+            one, two = aligned(*pair)
+            joined = [torch.cat([a, b], axis) for (a, axis), b in zip(one.with_axes(), two.tensors, strict=True)]
+            pieces.append(one.with_tensors(joined))
+        hessian = None
+        if first.hessian is not None and other.hessian is not None:
+            hessian = first.hessian + other.hessian
+        slope = torch.cat([first.slope, other.slope], -1)
+        curvature = torch.cat([first.curvature, other.curvature], -1)
+        first = Linearization(tuple(pieces), slope, curvature, hessian)
+    return first
+
+
+def _padded(x: Tensor, axis: int, amount: int) -> Tensor:
+    """``x`` with ``amount`` zeros at the end of an axis."""
+    if amount == 0:
+        return x
+    shape = list(x.shape)
+    shape[axis] = amount
+    return torch.cat([x, x.new_zeros(shape)], axis)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(-3, -2)
