@@ -14,7 +14,7 @@ import unstale
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The machine and the versions, in plain values."""
+    """The machine, how busy it is, and the versions, in plain values."""
     about: dict[str, Any] = dict(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -22,6 +22,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         python=platform.python_version(),
         torch=torch.__version__,
         unstale=unstale.__version__,
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         date=datetime.now(UTC).date().isoformat(),
     )
     if device.type == "cuda":

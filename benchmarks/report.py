@@ -35,7 +35,7 @@ def _legend(memory: str) -> str:
     return (
         "A ratio is the median time of a whole training step (two forward passes, backward, optimizer, zero_grad) over "
         "the median of the same step with its baseline from `torch.optim`, both measured in one process, warm and in "
-        f"turns. **{memory}**: {what}."
+        f"turns. ~ marks a time whose quartiles lie more than a quarter of it apart. **{memory}**: {what}."
     )
 
 
@@ -44,8 +44,9 @@ def _source(result: Result) -> str:
     gpu = f"{about['gpu']} (CUDA {about['cuda']}), " if "gpu" in about else ""
     quick = "**A quick run: for a first look only.** " if result["quick"] else ""
     threads = result.get("threads", about["threads"])
+    load = "" if about["load"] is None else f", load {about['load']:.1f} at the start"
     return (
-        f"{quick}{gpu}{about['cpu']}, {about['cores']} cores, {threads} thread{'s' * (threads != 1)}, torch "
+        f"{quick}{gpu}{about['cpu']}, {about['cores']} cores, {threads} thread{'s' * (threads != 1)}{load}, torch "
         f"{about['torch']}, Python {about['python']}, unstale {about['unstale']}, {about['date']}. "
         f"Run: `{result['command']}` ({result['seconds']:.0f} s for this suite)."
     )
@@ -70,7 +71,7 @@ def _mlp(result: Result, memory: str) -> list[str]:
         where = cell["where"]
         rows = {row["name"]: row for row in cell["rows"]}
         head = [str(where["width"]), f"{where['parameters']:,}", str(where["batch"]), str(where["beta"])]
-        baseline = f"{rows['SGD']['ms']:.3f} ({_number(rows['SGD'][_key(memory)])})"
+        baseline = f"{'~' * _is_noisy(rows['SGD'])}{rows['SGD']['ms']:.3f} ({_number(rows['SGD'][_key(memory)])})"
         lines.append([*head, baseline, *(_short(rows[name], memory) for name in names)])
         if len(rows) > len(names) + 1:
             further.append({**cell, "rows": [row for row in cell["rows"] if row["name"] != "SGD"]})
@@ -103,7 +104,17 @@ def _is_unfilled(row: dict[str, Any]) -> bool:
 def _short(row: dict[str, Any], memory: str) -> str:
     if "skipped" in row:
         return f"skipped: {row['skipped']}"
-    return f"{row['ratio']:.2f}{'†' * _is_unfilled(row)} ({_number(row[_key(memory)])})"
+    return f"{_ratio(row)} ({_number(row[_key(memory)])})"
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    """The ratio with its marks: ~ for noise, † for a window that was not full."""
+    return f"{'~' * _is_noisy(row)}{row['ratio']:.2f}{'†' * _is_unfilled(row)}"
+
+
+def _is_noisy(row: dict[str, Any]) -> bool:
+    low, high = row["quartiles_ms"]
+    return high - low > 0.25 * row["ms"]
 
 
 def _key(memory: str) -> str:
@@ -124,7 +135,7 @@ def _long(result: Result, memory: str) -> list[str]:
             else:
                 low, high = row["quartiles_ms"]
                 line += [f"{row['ms']:.3f} ({low:.3f} to {high:.3f})"]
-                line += [f"{row['ratio']:.2f} × {row['baseline']}{'†' * _is_unfilled(row)}"]
+                line += [f"{_ratio(row)} × {row['baseline']}"]
                 line += [f"{row['times_faster']:.1f}"] if faster else []
                 line += [_number(row[_key(memory)])]
                 line += ["?" if row["growth_mib"] is None else _number(row["growth_mib"])] if growth else []

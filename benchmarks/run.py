@@ -24,10 +24,10 @@ def main() -> None:
     results: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     for name in SUITES if options.suite == "all" else [options.suite]:
         print(f"== {name}", flush=True)
+        about = dict(machine=describe(device), command=command(options), quick=options.quick)
         start = time.perf_counter()
         with tf32(False, device):
             found = SUITES[name](device, options.quick)
-        about = dict(machine=describe(device), command=command(options), quick=options.quick)
         results[name] = {**about, "seconds": time.perf_counter() - start, **found}
         write(out, results, device.type)  # after every suite, so that a run cut short keeps what it has
     print(out.with_suffix(".md").read_text())

@@ -47,6 +47,7 @@ def mask_for(correction, parameters):
 def compare(model, twin, optimizer, reference, stream, steps, lrs=None, tolerance=1e-10):
     other = Stream(stream.m, stream.gamma, 0, stream.draw, stream.done)
     other.generator.set_state(stream.generator.get_state())
+    start = parameters_of(model)
     for step in range(steps):
         if lrs is not None:
             optimizer.param_groups[0]["lr"] = lrs[step]
@@ -55,7 +56,7 @@ def compare(model, twin, optimizer, reference, stream, steps, lrs=None, toleranc
         optimizer.zero_grad()
         reference.step(other.batch(twin), None if lrs is None else lrs[step])
         torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=tolerance, atol=tolerance)
-    assert not torch.equal(parameters_of(model), parameters_of(twins(lambda: twin)[0]) * 0)
+    assert (parameters_of(model) - start).abs().max() > 1e-3  # it went somewhere
 
 
 @pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])

@@ -42,15 +42,17 @@ class Block:
 
     @torch.no_grad()
     def move(self, direction: Tensor, lr: float | Tensor, weight_decay: float) -> None:
-        """``θ ← (1 - lr · weight_decay) θ - lr · direction``, for the parameters that have a gradient."""
-        pairs = [(p, d) for p, d in zip(self.parameters, self.split(direction), strict=True) if p.grad is not None]
-        if not pairs:
-            return
-        moved = [p for p, _ in pairs]
-        steps = [d if self.is_plain else d.to(p.device, p.dtype) for p, d in pairs]
+        """``θ ← (1 - lr · weight_decay) θ - lr · direction``.
+
+        A parameter that got no gradient this time still moves by its momentum, which is a sum over batches of which
+        this one happens to say nothing about it; it does not decay, and it does not move once frozen.
+        """
         if weight_decay:
-            torch._foreach_mul_(moved, 1 - lr * weight_decay)
+            torch._foreach_mul_([p for p in self.parameters if p.grad is not None], 1 - lr * weight_decay)
+        steps = self.split(direction)
+        if not self.is_plain:
+            steps = [step.to(p.device, p.dtype) for step, p in zip(steps, self.parameters, strict=True)]
         if isinstance(lr, Tensor):
-            steps = list(torch._foreach_mul(steps, lr))
-            lr = 1.0
-        torch._foreach_add_(moved, steps, alpha=-lr)
+            steps, lr = list(torch._foreach_mul(steps, lr)), 1.0
+        moving = [i for i, p in enumerate(self.parameters) if p.requires_grad]
+        torch._foreach_add_([self.parameters[i] for i in moving], [steps[i] for i in moving], alpha=-lr)

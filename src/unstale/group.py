@@ -131,8 +131,9 @@ class Group:
             displacement = state.get("literal", displacement)
         state["anchor"] = self._point
         if self.is_oracle:
+            gradient = batch.gradient(batch.slope) if self.needs_samples else batch
             replay = _summed(requests, self.gradient, scale)
-            return self._correction.update(state["memory"], (batch, replay), displacement, self.beta)
+            return self._correction.update(state["memory"], (gradient, replay), displacement, self.beta)
         if self.settings["refresh"]:
             def linearized(seen: Evaluated) -> Linearization:
                 found = linearizer.linearize(seen.prediction, seen.target, [self.block])

@@ -8,6 +8,7 @@ are right for any graph.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ from .samples import Linearization, Lookup, Matrix, Outer, Piece
 # than several small ones.
 SMALL = 512
 
+# Factored gradients are compared with autograd's when a graph is new, and again, up to this many times, while some
+# gradients are zero (an output layer that starts at zero hides all that is below it).
+LOOKS = 16
+
 
 class Linearized(NamedTuple):
     """Per-sample gradients, block by block; which parameters the prediction reaches (by id); and every leaf of the
@@ -39,7 +44,8 @@ class Linearizer:
 
     def __init__(self) -> None:
         self._reader = RowReader()
-        self._trusted: dict[tuple, bool] = {}
+        self._looks: Counter[tuple] = Counter()  # how often a signature was compared with autograd
+        self._mixing: set[tuple] = set()  # signatures that failed
 
     @torch.no_grad()
     def linearize(self, prediction: Tensor, target: Tensor | None, blocks: Sequence[Block]) -> Linearized:
@@ -56,7 +62,7 @@ class Linearizer:
         self, prediction: Tensor, target: Tensor | None, graph: Graph, blocks: Sequence[Block]
     ) -> tuple[list[tuple[Piece, ...]], set[int]] | None:
         signature = (len(prediction), target is None, graph.signature)
-        if not self._trusted.get(signature, True):
+        if signature in self._mixing:
             return None
         reading = self._reader.read(prediction, target, graph, signature)
         if reading is None:
@@ -69,9 +75,11 @@ class Linearizer:
             forms = _collect(reading, block, bare)
             found.append(_pieces(block, forms, jacobians))
             jacobians.reached.update(key for key, (own, _) in forms.items() if own)
-        if signature not in self._trusted:
-            self._trusted[signature] = _agrees(prediction, target, blocks, found)
-            if not self._trusted[signature]:
+        if self._looks[signature] < LOOKS:
+            agreement = _agreement(prediction, target, blocks, found)
+            self._looks[signature] += 1 if agreement is None else LOOKS
+            if agreement is False:
+                self._mixing.add(signature)
                 warnings.warn(
                     "this model mixes the rows of a batch between its layers, so per-sample gradients are taken by "
                     "batched vector-Jacobian products instead: right, but slower.",
@@ -228,15 +236,19 @@ def _full(form: Form, parameter: Tensor) -> Tensor:
     return Lookup(slice(0, parameter.numel()), (form.index, form.outputs), form.index.shape[0]).matrices()[0]
 
 
-def _agrees(
+def _agreement(
     prediction: Tensor, target: Tensor | None, blocks: Sequence[Block], found: list[tuple[Piece, ...]]
-) -> bool:
+) -> bool | None:
     """Compare random mixtures of samples with what autograd says of them: a model that mixes the rows of its batch
-    in between its layers shows here, and nowhere else."""
+    in between its layers shows here, and nowhere else. None: too many gradients are zero to tell."""
     generator = torch.Generator().manual_seed(len(prediction))
     mixture = torch.randn(len(prediction), generator=generator).to(prediction)
     own = [prediction], [mixture]
     residual = own if target is None else ([prediction, target], [mixture, -mixture])
+    # Rounding is far smaller than this (even that of TF32 convolutions), mixed rows far larger.
+    tolerance = 1e-2 if torch.finfo(prediction.dtype).bits <= 32 else 1e-6
+    nothing = 100 * torch.finfo(prediction.dtype).eps
+    conclusive = True
     for block, pieces in zip(blocks, found, strict=True):
         trainable = [p for p in block.parameters if p.requires_grad]
         weight = mixture.to(block.device, block.dtype)
@@ -245,8 +257,9 @@ def _agrees(
             by_id = {id(p): g for p, g in zip(trainable, true, strict=True) if g is not None}
             expected = block.flat(by_id.get(id(p), torch.zeros_like(p)) for p in block.parameters)
             got = Linearization(side, weight, weight).gradient(weight)
-            # Rounding is far smaller (even that of TF32 convolutions), mixed rows far larger.
-            tolerance = 1e-2 if torch.finfo(prediction.dtype).bits <= 32 else 1e-6
-            if torch.linalg.vector_norm(got - expected) > tolerance * torch.linalg.vector_norm(expected):
-                return False
-    return True
+            for one, two in zip(block.split(got), block.split(expected), strict=True):
+                size = torch.linalg.vector_norm(two)
+                if torch.linalg.vector_norm(one - two) > tolerance * size + nothing:
+                    return False
+                conclusive = conclusive and bool(size > nothing)
+    return True if conclusive else None

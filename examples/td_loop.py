@@ -1,0 +1,79 @@
+"""A plain TD(0) training loop, and the same loop with its momentum corrected: see what changes.
+
+The problem is a random walk over 19 states in a row. Walking off the left end pays -1, off the right end +1, and a
+network learns from single steps what each state is worth. Its target contains its own next value, so that gradients
+averaged into momentum were computed for targets that have moved on since. That is what the correction follows.
+
+    python examples/td_loop.py               # torch.optim.SGD with momentum
+    python examples/td_loop.py --corrected   # unstale.CorrectedSGD
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+
+import unstale
+
+STATES, GAMMA = 19, 0.95
+
+
+def walk(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Uniform states, and where one step to the left or right leads from each: state, reward, next, terminated."""
+    state = torch.randint(1, STATES + 1, (samples,), generator=generator)
+    following = state + 2 * torch.randint(2, (samples,), generator=generator) - 1
+    terminated = (following == 0) | (following == STATES + 1)
+    reward = torch.where(terminated, (following - state).float(), 0.0)
+    return position(state), reward, position(following), terminated.float()
+
+
+def position(state: Tensor) -> Tensor:
+    """What the network sees: one number from -1 to 1."""
+    return (2 * state.float() / (STATES + 1) - 1).unsqueeze(-1)
+
+
+def true_values() -> Tensor:
+    """The solution of V(s) = ½ (γ V(s-1) + γ V(s+1)), with what the ends pay in place of their values."""
+    beside = torch.diag(torch.ones(STATES - 1), 1) + torch.diag(torch.ones(STATES - 1), -1)
+    pay = torch.zeros(STATES)
+    pay[0], pay[-1] = -0.5, 0.5
+    return torch.linalg.solve(torch.eye(STATES) - GAMMA / 2 * beside, pay)
+
+
+def main(steps: int = 2000, corrected: bool = False, seed: int = 0) -> float:
+    """Train, and return the mean squared error against the true values."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(1, 32), nn.LeakyReLU(), nn.Linear(32, 32), nn.LeakyReLU(), nn.Linear(32, 1)).float()
+
+    # The one changed line. (The same step size: torch's SGD sums gradients where the library averages them.)
+    if corrected:
+        optimizer = unstale.CorrectedSGD(model, lr=0.5, beta=0.9)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    for _ in range(steps):
+        state, reward, following, terminated = walk(16, generator)
+        value, next_value = model(state).squeeze(-1), model(following).squeeze(-1)
+        target = reward + GAMMA * (1 - terminated) * next_value
+        if corrected:
+            optimizer.backward(value, target)  # the target is not detached
+        else:
+            (0.5 * (value - target.detach()) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with torch.no_grad():
+        learned = model(position(torch.arange(1, STATES + 1))).squeeze(-1)
+    return float((learned - true_values().float()).square().mean())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corrected", action="store_true", help="use unstale.CorrectedSGD")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    print(f"mean squared error of the values: {main(chosen.steps, chosen.corrected, chosen.seed):.5f}")
