@@ -3,11 +3,7 @@
 A small network learns it by TD(0) from single steps out of uniformly drawn states, with momentum as it is, with its
 staleness corrected along the diagonal, and fully. Car and policy are deterministic, so that the true value of a
 state is a rollout, and the error of what was learned can be measured exactly. For one seed every method starts from
-the same weights and sees the same data.
-
-    python examples/policy_evaluation.py
-    python examples/policy_evaluation.py --lr 0.5 --unbounded   # what the trust bound is for
-"""
+the XX"""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -67,8 +63,10 @@ def uniform_states(count: int, seed: int) -> Tensor:
     return lowest + (highest - lowest) * unit
 
 
-def inputs(state: Tensor) -> Tensor:
-    """What the network sees: position and velocity, each from about -1 to 1."""
+def inputs(state: Tensor, scaled: bool = True) -> Tensor:
+    """What the network sees: position and velocity, each brought to about -1 to 1 if ``scaled``."""
+    if not scaled:
+        return state.float()
     middle, half = (MIN_POSITION + MAX_POSITION) / 2, (MAX_POSITION - MIN_POSITION) / 2
     position, velocity = state.unbind(-1)
     return torch.stack([(position - middle) / half, velocity / MAX_SPEED], -1).float()
@@ -80,8 +78,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "momentum": dict(correction="none"),
     "diagonal correction": dict(correction="diagonal"),
     "full correction": dict(correction="auto"),
+    "full, no trust bound": dict(correction="auto", trust=None),
 }
-UNBOUNDED: dict[str, dict[str, Any]] = {"full, no trust bound": dict(correction="auto", trust=None)}
 BETAS = (0.9, 0.99)
 BATCH, POINTS = 16, 50
 
@@ -90,15 +88,23 @@ class Run(NamedTuple):
     """One training run."""
 
     method: str
+    lr: float
     beta: float
     seed: int
     steps: int
-    lr: float
+    scaled: bool = True
+
+    @property
+    def setting(self) -> tuple[float, float]:
+        return self.lr, self.beta
 
     @property
     def marks(self) -> list[int]:
         """The steps at which the error is measured."""
         return sorted({round(self.steps * point / POINTS) for point in range(POINTS + 1)})
+
+
+Results = dict[Run, list[float]]
 
 
 def train(run: Run, advance: Callable[[int], None]) -> list[float]:
@@ -112,36 +118,36 @@ def train(run: Run, advance: Callable[[int], None]) -> list[float]:
         nn.Linear(width, width), nn.LeakyReLU(),
         nn.Linear(width, 1),
     ).float()  # fmt: skip
-    optimizer = unstale.CorrectedSGD(model, lr=run.lr, beta=run.beta, **(METHODS | UNBOUNDED)[run.method])
+    optimizer = unstale.CorrectedSGD(model, lr=run.lr, beta=run.beta, **METHODS[run.method])
 
     state = uniform_states(run.steps * BATCH, run.seed).view(run.steps, BATCH, 2)
     following, terminated = follow_policy(state)
-    states, followings, ends = inputs(state), inputs(following), terminated.float()
+    states, followings, ends = inputs(state, run.scaled), inputs(following, run.scaled), terminated.float()
     reward = torch.full((BATCH,), REWARD, dtype=torch.float32)
 
-    grid = uniform_states(2000, seed=2**31)
-    probe, truth = inputs(grid), true_value(grid).float()
+    held_out = uniform_states(2000, seed=2**31)
+    held_out_inputs, truth = inputs(held_out, run.scaled), true_value(held_out).float()
     errors: list[float] = []
-    done = 0
+    made = 0
     for mark in run.marks:
-        for step in range(done, mark):
+        for step in range(made, mark):
             value, next_value = model(states[step]).squeeze(-1), model(followings[step]).squeeze(-1)
             target = unstale.targets.td(reward, next_value, ends[step], GAMMA)
             try:
                 optimizer.backward(value, target, loss="squared")
             except FloatingPointError:  # diverged: there is nothing left to learn
-                advance(run.steps - done)
+                advance(run.steps - made)
                 return errors + [math.inf] * (len(run.marks) - len(errors))
             optimizer.step()
             optimizer.zero_grad()
         with torch.no_grad():
-            errors.append(float((model(probe).squeeze(-1) - truth).square().mean()))
-        advance(mark - done)
-        done = mark
+            errors.append(float((model(held_out_inputs).squeeze(-1) - truth).square().mean()))
+        advance(mark - made)
+        made = mark
     return errors
 
 
-# ------------------------------------------------------------------------------------------------ many runs
+# ------------------------------------------------------------------------------------------------- many runs
 
 _made: Any = None  # steps made so far, shared with the worker processes
 
@@ -160,7 +166,7 @@ def _work(run: Run) -> list[float]:
     return train(run, _count)
 
 
-def train_all(runs: list[Run], workers: int) -> dict[Run, list[float]]:
+def train_all(runs: list[Run], workers: int) -> Results:
     """The errors of every run, with a progress bar meanwhile."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -183,90 +189,128 @@ def train_all(runs: list[Run], workers: int) -> dict[Run, list[float]]:
 # ------------------------------------------------------------------------------------------------- reporting
 
 
-def table(results: dict[Run, list[float]], methods: Iterable[str]) -> Any:
-    """Final errors: mean over seeds, and the lowest and highest of them. Diverged runs are counted, never dropped."""
+def curves(results: Results, method: str, setting: tuple[float, float]) -> list[list[float]]:
+    """The errors of one method at one setting, a list for each seed."""
+    return [errors for run, errors in results.items() if run.method == method and run.setting == setting]
+
+
+def final(errors: list[float]) -> float:
+    """The mean over the last tenth of a run: single measurements jump."""
+    return mean(errors[-max(1, POINTS // 10) :])
+
+
+def _seeds(results: Results) -> int:
+    return len({run.seed for run in results})
+
+
+def comparison(results: Results, methods: list[str], settings: list[tuple[float, float]]) -> Any:
+    """Final errors as a table. Diverged runs are counted, never dropped."""
     from rich.table import Table
 
-    seeds = len({run.seed for run in results})
-    steps, lr = next((run.steps, run.lr) for run in results)
-    made = Table(title=f"Mean squared error after {steps:,} steps, lr {lr:g}: mean of {seeds} seeds (lowest–highest)")
-    made.add_column("method")
-    for beta in BETAS:
-        made.add_column(f"β = {beta:g}", justify="right")
-    for method in methods:
-        cells = []
-        for beta in BETAS:
-            final = [errors[-1] for run, errors in results.items() if (run.method, run.beta) == (method, beta)]
-            lost = sum(not math.isfinite(error) for error in final)
-            spread = f"{mean(final):.4f} ({min(final):.4f}–{max(final):.4f})"
-            cells.append(f"{lost} of {len(final)} diverged" if lost else spread)
-        made.add_row(method, *cells)
+    made = Table(
+        title="Mean squared error of the values",
+        caption=f"mean of {_seeds(results)} seeds, lowest–highest; last tenth of {next(iter(results)).steps:,} steps",
+        show_lines=True,
+    )
+    for name in ("lr", "β", *methods):
+        made.add_column(name, justify="right")
+    for setting in settings:
+        finals = {method: [final(errors) for errors in curves(results, method, setting)] for method in methods}
+        best = min(finals, key=lambda method: mean(finals[method]))
+        made.add_row(*(f"{number:g}" for number in setting), *(_cell(finals[m], m == best) for m in methods))
     return made
 
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart, and a dash pattern for each as well.
-LOOKS = [("#000000", (0, (1, 1.2))), ("#E69F00", (0, (5, 1.5))), ("#0072B2", "-"), ("#CC79A7", "-.")]
+def _cell(errors: list[float], is_best: bool) -> str:
+    lost = sum(not math.isfinite(error) for error in errors)
+    if lost:
+        return f"{lost} of {len(errors)}\ndiverged"
+    middle = f"{mean(errors):.4f}"
+    return f"{f'[bold]{middle}[/bold]' if is_best else middle}\n{min(errors):.4f}–{max(errors):.4f}"
 
 
-def plot(results: dict[Run, list[float]], methods: Iterable[str], path: Path) -> None:
-    """Error against steps, one panel for each β."""
+# Okabe and Ito's colours, which can be told apart with any colour vision, and a dash pattern for each as well.
+LOOKS = {
+    "momentum": ("#000000", (0, (1, 1.2))),
+    "diagonal correction": ("#E69F00", (0, (5, 1.5))),
+    "full correction": ("#0072B2", "-"),
+    "full, no trust bound": ("#CC79A7", "-."),
+}
+
+
+def plot(results: Results, methods: list[str], settings: list[tuple[float, float]], path: Path) -> None:
+    """Error against steps, a row of panels for each learning rate and a column for each β."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import NullFormatter
 
-    figure, panels = pyplot.subplots(1, len(BETAS), figsize=(9, 3.8), sharey=True, layout="constrained")
-    for panel, beta in zip(panels, BETAS, strict=True):
-        for method, (colour, dashes) in zip(methods, LOOKS, strict=False):
-            chosen = {run: errors for run, errors in results.items() if (run.method, run.beta) == (method, beta)}
-            steps = next(iter(chosen)).marks
-            by_mark = list(zip(*chosen.values(), strict=True))
-            panel.plot(steps, [mean(e) for e in by_mark], color=colour, linestyle=dashes, linewidth=2, label=method)
+    rows = len(settings) // len(BETAS)
+    figure, panels = pyplot.subplots(
+        rows, len(BETAS), figsize=(9, 0.8 + 2.6 * rows), sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    steps = next(iter(results)).marks
+    for panel, setting in zip(panels.flat, settings, strict=True):
+        for method in methods:
+            by_mark = list(zip(*curves(results, method, setting), strict=True))
+            colour, dashes = LOOKS[method]
+            panel.plot(steps, [mean(e) for e in by_mark], color=colour, linestyle=dashes, linewidth=1.8, label=method)
             panel.fill_between(
                 steps, [min(e) for e in by_mark], [max(e) for e in by_mark], color=colour, alpha=0.15, linewidth=0
             )
-        panel.set_title(f"β = {beta:g}")
-        panel.set_xlabel("optimisation steps")
+        panel.set_title("learning rate {:g}, β = {:g}".format(*setting), fontsize=10)
         panel.set_yscale("log")
-        panel.grid(True, which="major", alpha=0.3)
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.grid(True, alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
         panel.margins(x=0)
-    panels[0].set_ylabel("mean squared value error")
-    panels[0].legend(frameon=False)
-    seeds = len({run.seed for run in results})
-    figure.suptitle(f"TD(0) on Mountain Car: mean of {seeds} seeds, band from lowest to highest", fontsize=11)
+    for panel in panels[-1]:
+        panel.set_xlabel("optimisation steps")
+    for panel in panels[:, 0]:
+        panel.set_ylabel("mean squared error")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.suptitle(
+        f"TD(0) policy evaluation on Mountain Car (mean of {_seeds(results)} seeds, band from lowest to highest)",
+        fontsize=11,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
 def main(
-    steps: int = 4000, seeds: int = 3, lr: float = 0.1, unbounded: bool = False, workers: int | None = None,
-    path: Path = Path("runs/policy_evaluation.png"),
-) -> dict[Run, list[float]]:  # fmt: skip
+    steps: int = 2000, seeds: int = 3, lrs: Sequence[float] = (0.1, 0.5), *, unbounded: bool = False,
+    scaled: bool = True, workers: int | None = None, path: Path = Path("runs/policy_evaluation.png"),
+) -> Results:  # fmt: skip
     """Train every method, print a table, and leave a plot at ``path``."""
     missing = [name for name in ("matplotlib", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         raise SystemExit(f"this example needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     from rich.console import Console
 
-    methods = list(METHODS | (UNBOUNDED if unbounded else {}))
-    # The slowest first, so that no core is left idle at the end.
-    runs = [Run(m, beta, seed, steps, lr) for m in methods[::-1] for beta in BETAS[::-1] for seed in range(seeds)]
+    methods = [method for method, options in METHODS.items() if unbounded or "trust" not in options]
+    settings = [(lr, beta) for lr in lrs for beta in BETAS]
+    # The slowest methods first, so that no core is left idle at the end.
+    runs = [
+        Run(m, *setting, seed, steps, scaled) for m in methods[::-1] for setting in settings for seed in range(seeds)
+    ]
     results = train_all(runs, min(len(runs), workers or os.cpu_count() or 1))
     console = Console()
-    console.print(table(results, methods))
-    plot(results, methods, path)
+    console.print(comparison(results, methods, settings))
+    plot(results, methods, settings, path)
     console.print(f"plot: {path}", soft_wrap=True, highlight=False)
     return results
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=4000, help="optimisation steps of each run (default: 4000)")
+    parser.add_argument("--steps", type=int, default=2000, help="optimisation steps of each run (default: 2000)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each kind (default: 3)")
-    parser.add_argument("--lr", type=float, default=0.1, help="learning rate (default: 0.1)")
+    parser.add_argument("--lr", type=float, nargs="+", default=[0.1, 0.5], help="learning rates (default: 0.1 0.5)")
+    parser.add_argument("--unscaled", action="store_true", help="give the network position and velocity as they are")
     parser.add_argument("--unbounded", action="store_true", help="also correct fully without the trust bound")
     parser.add_argument("--workers", type=int, help="processes (default: one a core)")
-    chosen = parser.parse_args()
-    main(chosen.steps, chosen.seeds, chosen.lr, chosen.unbounded, chosen.workers)
+    told = parser.parse_args()
+    main(told.steps, told.seeds, told.lr, unbounded=told.unbounded, scaled=not told.unscaled, workers=told.workers)

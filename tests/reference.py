@@ -47,8 +47,22 @@ class Reference:
     """Trains a model on batches, remembering all of them. ``mask`` says which entries of Z are kept."""
 
     def __init__(
-        self, parameters, lr, beta, *, mask=None, trust=None, oracle=False, horizon=None, base="sgd", weight_decay=0.0,
-        loss=half_squared, literal=False, beta2=0.999, alpha=0.99, eps=1e-8,
+        self,
+        parameters,
+        lr,
+        beta,
+        *,
+        mask=None,
+        trust=None,
+        oracle=False,
+        horizon=None,
+        base="sgd",
+        weight_decay=0.0,
+        loss=half_squared,
+        literal=False,
+        beta2=0.999,
+        alpha=0.99,
+        eps=1e-8,
     ):
         self.parameters = list(parameters)
         n = sum(p.numel() for p in self.parameters)
@@ -83,7 +97,8 @@ class Reference:
         self.taylors.append(taylor * self.mask)
         self.points.append(flat(self.parameters))
         self.squares.append(
-            sum((curvature[k] * u[k] * v[k]) ** 2 for k in range(m)) / m if self.base == "tdprop"
+            sum((curvature[k] * u[k] * v[k]) ** 2 for k in range(m)) / m
+            if self.base == "tdprop"
             else self.gradients[-1] ** 2
         )
         t = len(self.batches)

@@ -108,9 +108,7 @@ def test_linear_value_function_gives_the_oracle(correction, base, schedule, weig
     """On a linear value function nothing is approximated: μ̂ = μ*, and so are the paths."""
     model, twin = twins(linear)
     optimizer = OPTIMIZERS[base](model, 0.9, correction=correction, trust=None, horizon=50, weight_decay=weight_decay)
-    reference = Reference(
-        twin.parameters(), 0.1, 0.9, oracle=True, weight_decay=weight_decay, **REFERENCES[base]
-    )
+    reference = Reference(twin.parameters(), 0.1, 0.9, oracle=True, weight_decay=weight_decay, **REFERENCES[base])
     lrs = [0.1] * 25 if schedule == "constant" else [0.3 / (1 + t % 7) for t in range(25)]
     compare(model, twin, optimizer, reference, Stream(), steps=25, lrs=lrs, tolerance=1e-12)
 

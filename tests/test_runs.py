@@ -64,5 +64,5 @@ def test_trust_bounds_each_run_by_its_own_momentum():
     corrected = correct(mu, eta, trust=0.5)
     torch.testing.assert_close(corrected.momentum, torch.tensor([[1.5, 2.0], [0.0, 0.0], [1.0, 0.0]]))
     torch.testing.assert_close(corrected.kept, torch.tensor([0.05, 0.0, 1.0]))
-    torch.testing.assert_close(corrected.staleness[0], torch.tensor(10.0))
+    torch.testing.assert_close(corrected.eta_norm[0] / corrected.mu_norm[0], torch.tensor(10.0))
     torch.testing.assert_close(correct(mu, eta, trust=None).momentum, mu - eta)

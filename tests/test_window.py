@@ -71,6 +71,7 @@ def refreshed_by_hand(model, batches, lr, beta, ages):
     parameters = list(model.parameters())
     mu, kept = torch.zeros_like(flat(parameters)), []
     for batch in (b(model) for b in batches):
+
         def linearize(batch):
             start = flat(parameters)
             probe = Reference(parameters, 0.0, beta)
@@ -84,9 +85,7 @@ def refreshed_by_hand(model, batches, lr, beta, ages):
         for age in ages:
             if age < len(kept):
                 kept[age] = (kept[age][0], linearize(kept[age][0]))
-        mu_hat = sum(
-            (1 - beta) * beta**age * (g + z.T @ (now - point)) for age, (_, (g, z, point)) in enumerate(kept)
-        )
+        mu_hat = sum((1 - beta) * beta**age * (g + z.T @ (now - point)) for age, (_, (g, z, point)) in enumerate(kept))
         nn.utils.vector_to_parameters(now - lr * mu_hat, parameters)
     return parameters_of(model)
 

@@ -203,15 +203,18 @@ class CorrectedOptimizer(Optimizer):
         batch, scale = group.batch(gradient)
         if not state:
             state["mu"] = torch.zeros_like(gradient)
-            state["step"] = torch.zeros((), device=gradient.device)
+            state["step"] = torch.zeros(())  # on the CPU, as in torch.optim: counting needs no kernel
+            state["bounded"] = torch.zeros((), device=gradient.device)
             state["memory"] = {}
         state["step"] += 1
         momentum = mean_(state["mu"], gradient, group.beta)
         if group.corrects:
             eta = group.eta(state, batch, scale, self._requests, self.linearizer)
             # The oracle expands nothing, so there is nothing to distrust.
-            momentum, state["staleness"], kept = correct(momentum, eta, None if group.is_oracle else settings["trust"])
-            state["bounded"] = state.get("bounded", 0) + (kept < 1)
+            corrected = correct(momentum, eta, None if group.is_oracle else settings["trust"])
+            momentum, state["mu_norm"], state["eta_norm"], kept = corrected
+            if kept is not None:
+                state["bounded"] += kept < 1
             if settings["recursion"] == "literal":
                 state["literal"] = momentum * -settings["lr"]
         direction = self._direction(state, settings, momentum, gradient, batch)
@@ -254,11 +257,11 @@ class CorrectedOptimizer(Optimizer):
         self._begin()
 
 
-def _copied(value: Any, device: torch.device) -> Any:
+def _copied(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, copy=True)
     if isinstance(value, dict):
-        return {key: _copied(part, device) for key, part in value.items()}
+        return {key: _copied(part, "cpu" if key in ("step", "batches") else device) for key, part in value.items()}
     if isinstance(value, list):
         return [_copied(part, device) for part in value]
     return value

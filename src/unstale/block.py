@@ -9,10 +9,13 @@ from torch import Tensor
 
 
 class Block:
-    """The parameters of one group, with the dtype and device in which they are followed."""
+    """The parameters of one group, with the dtype and device in which they are followed.
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters = list(parameters)
+    ``sort`` puts vectors (biases, norms) before matrices: gradients that are written out then lie side by side.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], sort: bool = False) -> None:
+        self.parameters = sorted(parameters, key=lambda p: p.ndim > 1) if sort else list(parameters)
         self.device = self.parameters[0].device
         # Half-precision parameters are followed in float32: their steps would vanish in the sums otherwise.
         self.dtype = torch.float32

@@ -59,7 +59,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
         steps = int(state.get("step", 0))
         readings.append(
             GroupReading(
-                staleness=float(state.get("staleness", 0.0)),
+                staleness=float(state["eta_norm"] / state["mu_norm"]) if "eta_norm" in state else 0.0,
                 bounded_share=float(state.get("bounded", 0)) / max(1, steps),
                 steps=steps,
                 correction=state.get("correction", settings["correction"]),

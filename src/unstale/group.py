@@ -25,7 +25,8 @@ class Group:
 
     def __init__(self, settings: dict[str, Any], needs_samples: bool) -> None:
         self.settings = settings
-        self.block = Block(settings["params"])
+        # Blocks of a given size are cut in the group's own order.
+        self.block = Block(settings["params"], sort=settings["correction"] != "blocks")
         self.gradients = Gradients(self.block)
         self.corrects = settings["correction"] != "none"
         self.is_oracle = settings["correction"] == "oracle"
@@ -79,7 +80,9 @@ class Group:
         trainable = self._trainable()
         weighted = (seen.prediction * seen.slope).sum()
         first = torch.autograd.grad(weighted, trainable, create_graph=True, allow_unused=True)
-        flat = torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(trainable, first)])
+        flat = torch.cat(
+            [torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(trainable, first)]
+        )
         identity = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
         rows = batched_backward(flat, trainable, identity) if flat.requires_grad else [None] * len(trainable)
         parts = [
@@ -89,7 +92,9 @@ class Group:
         square = torch.cat(parts, 1).detach().to(self.block.device, self.block.dtype)
         if len(trainable) == len(self.block.parameters):
             return square
-        own = torch.cat([torch.arange(s.start, s.stop) for p, s in zip(self.block.parameters, self.block.spans) if p.requires_grad])
+        own = torch.cat(
+            [torch.arange(s.start, s.stop) for p, s in zip(self.block.parameters, self.block.spans) if p.requires_grad]
+        )
         whole = square.new_zeros(self.block.size, self.block.size)
         whole[own.unsqueeze(1), own.unsqueeze(0)] = square
         return whole
@@ -117,7 +122,9 @@ class Group:
         scale = self.gradients.scale(own, gradient)
         return (merged.scaled(scale) if self.needs_samples else merged * scale), scale
 
-    def eta(self, state: State, batch: Any, scale: Tensor | float, requests: list[Request], linearizer: Linearizer) -> Tensor:
+    def eta(
+        self, state: State, batch: Any, scale: Tensor | float, requests: list[Request], linearizer: Linearizer
+    ) -> Tensor:
         """Tell the correction how far the parameters have moved, and about the new batch."""
         assert self._point is not None
         if self._correction is None:
@@ -135,6 +142,7 @@ class Group:
             replay = _summed(requests, self.gradient, scale)
             return self._correction.update(state["memory"], (gradient, replay), displacement, self.beta)
         if self.settings["refresh"]:
+
             def linearized(seen: Evaluated) -> Linearization:
                 found = linearizer.linearize(seen.prediction, seen.target, [self.block])
                 return self.linearization(seen, found.pieces[0])
@@ -146,7 +154,9 @@ class Group:
         return self._correction.update(state["memory"], batch, displacement, self.beta)
 
 
-def _summed(requests: list[Request], gradient: Callable[[Evaluated], Tensor], scale: Tensor | float) -> Callable[[], Tensor]:
+def _summed(
+    requests: list[Request], gradient: Callable[[Evaluated], Tensor], scale: Tensor | float
+) -> Callable[[], Tensor]:
     def replay() -> Tensor:
         return sum(gradient(request.again()) for request in requests) * scale  # type: ignore[return-value]
 

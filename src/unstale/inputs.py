@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import losses
-from .losses import Derivatives, Loss
+from .losses import Loss
 
 Batch = Callable[[], "tuple[Tensor, Tensor | float]"]
 
@@ -52,7 +52,9 @@ class Request(NamedTuple):
         return Evaluated(prediction, live, (value * share).sum(), slope * share, curvature * share)
 
 
-def read_batch(prediction: Tensor | Batch, target: Tensor | float | None) -> tuple[Batch | None, Tensor, Tensor | float]:
+def read_batch(
+    prediction: Tensor | Batch, target: Tensor | float | None
+) -> tuple[Batch | None, Tensor, Tensor | float]:
     """A batch given as two tensors, or as a function that makes them."""
     if isinstance(prediction, Tensor):
         if target is None:

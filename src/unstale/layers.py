@@ -59,17 +59,21 @@ def conv(module: nn.Conv1d | nn.Conv2d, x: Tensor, b: Tensor) -> Iterator[tuple[
     padding = module._reversed_padding_repeated_twice
     if any(padding):
         x = F.pad(x, padding, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
-    kernel, stride, dilation = module.kernel_size, module.stride, module.dilation
-    if size == 1:  # unfold knows images only
-        x, kernel, stride, dilation = x.unsqueeze(-2), (1, *kernel), (1, *stride), (1, *dilation)
-    patches = F.unfold(x, kernel, dilation, 0, stride)  # [r, i, t]
-    b = b.flatten(2)  # [r, o, t]
-    if module.groups == 1:
-        yield "weight", Factors(patches.permute(2, 0, 1), b.permute(2, 0, 1))
+    for axis, (kernel, stride, dilation) in enumerate(zip(module.kernel_size, module.stride, module.dilation)):
+        # Windows as views, [..., pixels, ..., kernel], where F.unfold would launch a kernel for every image.
+        x = x.unfold(axis + 2, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
+    rows, groups = x.shape[0], module.groups
+    if size == 1:
+        x, b = x.unsqueeze(2).unsqueeze(-2), b.unsqueeze(2)
+    patches = x.permute(0, 2, 3, 1, 4, 5)  # [r, height, width, channels, kernel height, kernel width]
+    if groups == 1:
+        patches = patches.reshape(rows, -1, module.weight[0].numel())  # [r, t, i]
+        yield "weight", Factors(patches.transpose(0, 1), b.flatten(2).permute(2, 0, 1))
     else:
-        patches, grouped = (part.unflatten(1, (module.groups, -1)) for part in (patches, b))
-        yield "weight", Full((grouped @ patches.mT).flatten(1))
-    yield "bias", Full(b.sum(2))
+        patches = patches.unflatten(3, (groups, -1)).permute(0, 3, 1, 2, 4, 5, 6)
+        patches = patches.reshape(rows, groups, -1, module.weight[0].numel())  # [r, g, t, i]
+        yield "weight", Full((b.flatten(2).unflatten(1, (groups, -1)) @ patches).flatten(1))
+    yield "bias", Full(b.flatten(2).sum(2))
 
 
 def embedding(module: nn.Embedding, index: Tensor, b: Tensor) -> Iterator[tuple[str, Form]]:

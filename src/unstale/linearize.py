@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from .block import Block
-from .graph import Graph, Site, trace
+from .graph import Graph, trace
 from .layers import Factors, Form, Full, Table, per_row
-from .rows import Reading, RowReader, batched_backward
+from .rows import Calls, RowReader, batched_backward
 from .samples import Linearization, Lookup, Matrix, Outer, Piece
 
 # Gradients of a layer with fewer parameters than this are written out: one large matrix product is then quicker
@@ -64,17 +64,19 @@ class Linearizer:
         signature = (len(prediction), target is None, graph.signature)
         if signature in self._mixing:
             return None
-        reading = self._reader.read(prediction, target, graph, signature)
-        if reading is None:
+        calls = self._reader.read(prediction, target, graph, signature)
+        if calls is None:
             return None
         # A parameter reached past the layers (tied, or used bare) has more to its gradient than the layers know.
         bare = {id(leaf) for leaf in graph.leaves}
         jacobians = _Jacobians(prediction, target)
         found = []
         for block in blocks:
-            forms = _collect(reading, block, bare)
-            found.append(_pieces(block, forms, jacobians))
-            jacobians.reached.update(key for key, (own, _) in forms.items() if own)
+            given = _collect(calls, block, bare)
+            found.append(_pieces(block, given, jacobians))
+            jacobians.reached.update(
+                key for key, parts in given.items() if any(call.prediction is not None for _, call in parts)
+            )
         if self._looks[signature] < LOOKS:
             agreement = _agreement(prediction, target, blocks, found)
             self._looks[signature] += 1 if agreement is None else LOOKS
@@ -96,25 +98,18 @@ def _leaves(graph: Graph) -> list[Tensor]:
     return list(found.values())
 
 
-class Forms(NamedTuple):
-    """What the calls of a parameter's layer give to the prediction, and to the target."""
-
-    own: list[Form]
-    target: list[Form]
+Given = list[tuple[Form, Calls]]  # what a layer's calls give to one of its parameters
 
 
-def _collect(reading: Reading, block: Block, bare: set[int]) -> dict[int, Forms]:
+def _collect(calls: list[Calls], block: Block, bare: set[int]) -> dict[int, Given]:
     """Sort what the calls give by parameter (id), leaving out those in ``bare``."""
-    forms = {id(p): Forms([], []) for p in block.parameters if id(p) not in bare and p.requires_grad}
-    opened: dict[tuple[Site, int], list[tuple[int, Form]]] = {}  # a call that serves both roles is opened once
-    for role, shares in enumerate(reading):
-        for site, rows, outputs in shares:
-            key = (site, id(outputs))
-            if key not in opened:
-                opened[key] = [(id(p), form) for p, form in per_row(*site.note, outputs, block.dtype) if id(p) in forms]
-            for parameter, form in opened[key]:
-                forms[parameter][role].append(rows.take(form))
-    return forms
+    given: dict[int, Given] = {id(p): [] for p in block.parameters if id(p) not in bare and p.requires_grad}
+    for call in calls:
+        if any(id(p) in given for p in call.module._parameters.values()):
+            for parameter, form in per_row(call.module, call.inputs, call.outputs, block.dtype):
+                if id(parameter) in given:
+                    given[id(parameter)].append((form, call))
+    return given
 
 
 class _Jacobians:
@@ -125,13 +120,20 @@ class _Jacobians:
         self.samples = len(prediction)
         self.reached: set[int] = set()
 
-    def of(self, parameters: list[Tensor], block: Block) -> list[tuple[Tensor, Tensor | None]]:
-        """``v``, and the target's part of ``u``, of each parameter, written out."""
+    @property
+    def roles(self) -> int:
+        """1 for a prediction alone, 2 with a target."""
+        return 1 if self._target is None else 2
+
+    def of(self, parameters: list[Tensor], block: Block) -> list[Tensor]:
+        """For each parameter ``[roles, m, p]``: the prediction's gradients and the target's, negated."""
         if not parameters:
             return []
         v = self._role(self._prediction, parameters, block)
-        y = [None] * len(v) if self._target is None else self._role(self._target, parameters, block)
-        return list(zip(v, y, strict=True))
+        if self._target is None:
+            return [part.unsqueeze(0) for part in v]
+        y = self._role(self._target, parameters, block)
+        return [torch.stack([one, -two]) for one, two in zip(v, y, strict=True)]
 
     def _role(self, values: Tensor, parameters: list[Tensor], block: Block) -> list[Tensor]:
         trainable = [p for p in parameters if p.requires_grad]
@@ -148,81 +150,90 @@ class _Jacobians:
         return parts
 
 
-def _pieces(block: Block, forms: dict[int, Forms], jacobians: _Jacobians) -> tuple[Piece, ...]:
+def _pieces(block: Block, given: dict[int, Given], jacobians: _Jacobians) -> tuple[Piece, ...]:
     """One piece a parameter, except that neighbours which are written out share one."""
-    unknown = [p for p in block.parameters if id(p) not in forms]
+    unknown = [p for p in block.parameters if id(p) not in given]
     written = dict(zip(map(id, unknown), jacobians.of(unknown, block), strict=True))
     pieces: list[Piece] = []
-    run: list[tuple[Tensor, Tensor | None]] = []  # v, and the target's part of u, of neighbouring parameters
+    run: list[Tensor] = []  # neighbours that are written out, [roles, m, p] each
 
     def close(stop: int) -> None:
         if run:
-            v = _joined([v for v, _ in run])
-            if all(y is None for _, y in run):
-                u = v
-            else:
-                u = v - _joined([torch.zeros_like(v) if y is None else y for v, y in run])
-            pieces.append(Matrix(slice(stop - v.shape[1], stop), (v, u)))
+            both = run[0] if len(run) == 1 else torch.cat(run, 2)
+            u = both[0] if len(both) == 1 else both[0] + both[1]
+            pieces.append(Matrix(slice(stop - u.shape[1], stop), (both[0], u)))
             run.clear()
 
     for parameter, span in zip(block.parameters, block.spans, strict=True):
         if id(parameter) in written:
             run.append(written[id(parameter)])
-            continue
-        own, target = forms[id(parameter)]
-        if _is_better_written(parameter, own + target):
-            v = _summed(own, parameter)
-            if v is None:
-                v = torch.zeros(jacobians.samples, parameter.numel(), dtype=block.dtype, device=block.device)
-            run.append((v, _summed(target, parameter)))
+        elif _is_better_written(parameter, given[id(parameter)]):
+            run.append(_written(parameter, given[id(parameter)], jacobians, block))
         else:
             close(span.start)
-            pieces.append(_positional(parameter, span, own, target, jacobians.samples, block))
+            pieces.append(_positional(parameter, span, given[id(parameter)], jacobians, block))
     close(block.size)
     return tuple(pieces)
 
 
-def _is_better_written(parameter: Tensor, forms: list[Form]) -> bool:
+def _is_better_written(parameter: Tensor, given: Given) -> bool:
     """Whether ``v`` and ``u`` are smaller written out than as positions, or too small to matter."""
     if parameter.numel() < SMALL:
         return True
-    if not forms:
+    if not given:
         return False
-    kind = type(forms[0])
-    if kind is Full or any(type(form) is not kind for form in forms):
-        return True
-    if kind is Table:
-        return False
+    kinds = {type(form) for form, _ in given}
+    if kinds != {Factors}:
+        return kinds != {Table}
     outputs = parameter.shape[0]
     inputs = parameter.numel() // outputs
-    return sum(len(form[0]) for form in forms) * (outputs + inputs) > 2 * outputs * inputs
+    positions = sum(len(form[0]) * (2 if call.paired else _positions(call)) for form, call in given)
+    return positions * (outputs + inputs) > 2 * outputs * inputs
 
 
-def _positional(
-    parameter: Tensor, span: slice, own: list[Form], target: list[Form], samples: int, block: Block
-) -> Piece:
-    """The calls of a layer put side by side: the prediction's positions first, then the target's, negated."""
-    every = own + target
-    if not every:  # not in this graph at all
+def _positions(call: Calls) -> int:
+    """How many positions of a sample each position of a layer becomes."""
+    return sum(1 if rows.mix is None else rows.mix.shape[1] for rows in (call.prediction, call.target) if rows)
+
+
+def _written(parameter: Tensor, given: Given, jacobians: _Jacobians, block: Block) -> Tensor:
+    """``[roles, m, p]``: the prediction's gradients and the target's."""
+    if len(given) == 1 and given[0][1].paired:
+        full = _full(given[0][0], parameter)
+        if full.shape[0] == jacobians.roles * jacobians.samples:
+            return full.view(jacobians.roles, jacobians.samples, -1)
+    shape = (jacobians.roles, jacobians.samples, parameter.numel())
+    both = torch.zeros(shape, dtype=block.dtype, device=block.device)
+    for form, call in given:
+        for role, rows in zip(both, (call.prediction, call.target), strict=False):
+            if rows is not None:
+                role += _full(rows.take(form), parameter).to(role)
+    return both
+
+
+def _positional(parameter: Tensor, span: slice, given: Given, jacobians: _Jacobians, block: Block) -> Piece:
+    """The calls of a layer put side by side: the prediction's positions first, then the target's."""
+    if not given:  # not in this graph at all
         outputs = parameter.shape[0]
-        nothing = parameter.new_zeros(0, samples, 1, device=block.device, dtype=block.dtype)
+        nothing = torch.zeros(0, jacobians.samples, 1, device=block.device, dtype=block.dtype)
         return Outer(span, (nothing.expand(-1, -1, parameter.numel() // outputs), nothing.expand(-1, -1, outputs)))
+    kind = Lookup if isinstance(given[0][0], Table) else Outer
+    if len(given) == 1 and given[0][1].paired:
+        form, _ = given[0]
+        head = len(form[0])
+        return kind(span, tuple(_side_by_side(part, jacobians.samples).to(block.device) for part in form), head)
+    own = [call.prediction.take(form) for form, call in given if call.prediction is not None]
+    target = [call.target.take(form) for form, call in given if call.target is not None]
     head = sum(len(form[0]) for form in own)
-    first = torch.cat([form[0] for form in every]).to(block.device)
-    second = torch.cat([form[1] for form in own] + [-form[1] for form in target]).to(block.device)
-    return (Lookup if isinstance(every[0], Table) else Outer)(span, (first, second), head)
+    first, second = (torch.cat([form[place] for form in own + target]).to(block.device) for place in (0, 1))
+    return kind(span, (first, second), head)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-
-def _summed(forms: list[Form], parameter: Tensor) -> Tensor | None:
-    total: Tensor | None = None
-    for form in forms:
-        full = _full(form, parameter)
-        total = full if total is None else total + full
-    return total
+def _side_by_side(x: Tensor, samples: int) -> Tensor:
+    """Positions ``[t, roles · m, ...]`` as ``[roles · t, m, ...]``."""
+    if len(x) == 1:
+        return x.view(-1, samples, *x.shape[2:])
+    return x.unflatten(1, (-1, samples)).transpose(0, 1).flatten(0, 1)
 
 
 def _full(form: Form, parameter: Tensor) -> Tensor:

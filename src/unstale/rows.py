@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from .graph import Graph, Site
@@ -22,52 +22,60 @@ from .layers import Form, Full
 
 
 class Rows(NamedTuple):
-    """How the rows of one call become samples: they are the samples, in order; or ``index`` picks one for each
-    (``present`` is 0 where a sample has none); or each has a mixture of rows, with weights ``mix [m, r]``."""
+    """How the rows of a layer's calls become samples: ``chosen`` names one for each (``present`` is 0 where a sample
+    has none), or each has a mixture of them, with weights ``mix [m, r]``."""
 
-    index: slice | Tensor | None = None
+    chosen: slice | Tensor | None = None
     present: Tensor | None = None
     mix: Tensor | None = None
 
     def take(self, form: Form) -> Form:
         """The gradients of rows, as gradients of samples."""
-        if self.index is None and self.mix is None:
-            return form
-        *inputs, outputs = form
-        if isinstance(form, Full) and self.mix is not None:
-            return Full(self.mix.to(outputs) @ outputs)
+        outputs = form[-1]
         if self.mix is None:
-            rows = self.index if isinstance(form, Full) else (slice(None), self.index)
+            rows = self.chosen if isinstance(form, Full) else (slice(None), self.chosen)
             outputs = outputs[rows]
             if self.present is not None:
                 outputs = outputs * self.present.to(outputs).unsqueeze(-1)
-            return type(form)(*(part[rows] for part in inputs), outputs)
+            return Full(outputs) if isinstance(form, Full) else type(form)(form[0][rows], outputs)
+        mix = self.mix.to(outputs)
+        if isinstance(form, Full):
+            return Full(mix @ outputs)
         # Every row becomes a position of every sample, weighed by how much the sample has of it.
-        (inputs,) = inputs
-        samples = self.mix.shape[0]
-        weighed = outputs.unsqueeze(2) * self.mix.to(outputs).T.unsqueeze(-1)
-        wide = inputs.unsqueeze(2).expand(*inputs.shape[:2], samples, *inputs.shape[2:])
+        inputs = form[0]
+        weighed = outputs.unsqueeze(2) * mix.T.unsqueeze(-1)
+        wide = inputs.unsqueeze(2).expand(*inputs.shape[:2], mix.shape[0], *inputs.shape[2:])
         return type(form)(wide.flatten(0, 1), weighed.flatten(0, 1))
 
 
-class Share(NamedTuple):
-    """What one call gives to the prediction, or to the target."""
+class Calls(NamedTuple):
+    """Calls of one layer, their rows one after the other, and what they give to the prediction and to the target.
 
-    site: Site
-    rows: Rows
-    outputs: Tensor  # gradients of the call's output, rows first
+    ``paired``: the rows are the prediction's samples in order, followed by the target's, if there is one.
+    """
+
+    module: nn.Module
+    inputs: Tensor
+    outputs: Tensor  # gradients of the layer's output, the target's negated
+    prediction: Rows | None
+    target: Rows | None
+    paired: bool = False
 
 
-class Reading(NamedTuple):
-    prediction: list[Share]
-    target: list[Share]
+class _Bundle(NamedTuple):
+    """Which calls are put together, by their places in the graph, and whose rows they are."""
+
+    places: list[int]
+    prediction: Rows | None
+    target: Rows | None
+    paired: bool
 
 
 class _Plan(NamedTuple):
     """What was found for a signature."""
 
     expected: Tensor  # by how much the second probe's answer is larger, over all rows of all top calls
-    rows: list[tuple[Rows | None, Rows | None]]  # for every call, its rows in the prediction and in the target
+    bundles: list[_Bundle]
 
 
 class RowReader:
@@ -75,50 +83,56 @@ class RowReader:
 
     def __init__(self) -> None:
         self._plans: dict[tuple, _Plan] = {}
-        self._weights: dict[tuple, Tensor] = {}
+        self._probes: dict[tuple, tuple[Tensor, Tensor, Tensor]] = {}
 
-    def read(self, prediction: Tensor, target: Tensor | None, graph: Graph, signature: tuple) -> Reading | None:
-        """What every call gives to prediction and target, or None where rows cannot be told apart."""
+    def read(self, prediction: Tensor, target: Tensor | None, graph: Graph, signature: tuple) -> list[Calls] | None:
+        """What the calls give to prediction and target, or None where rows cannot be told apart."""
         return self._read_single_use(prediction, target, graph, signature) or _read_shared(prediction, target, graph)
 
     def _read_single_use(
         self, prediction: Tensor, target: Tensor | None, graph: Graph, signature: tuple
-    ) -> Reading | None:
+    ) -> list[Calls] | None:
         """The common case: every row serves one sample, of the prediction or of the target."""
-        samples = len(prediction)
-        ones, weights = self._probes(prediction)
+        samples = prediction.shape[0]
+        signs, weights, weighted_signs = self._probe(prediction)
         roles = [prediction] if target is None else [prediction, target]
         edges = [site.edge for site in graph.sites]
-        gradients = _backward(roles, [ones] * len(roles), edges)
-        probed = _backward(roles, [weights[:samples], weights[samples:]][: len(roles)], edges[: len(graph.tops)])
-        if any(gradient is None for gradient in gradients):
+        outputs = _backward(roles, signs.split(samples)[: len(roles)], edges)
+        probed = _backward(roles, weighted_signs.split(samples)[: len(roles)], edges[: len(graph.tops)])
+        if any(output is None for output in outputs):
             return None
 
-        plain = gradients[: len(probed)]
+        plain = outputs[: len(probed)]
         plan = self._plans.get(signature)
         if plan is None or not _fits(_flat(plain), _flat(probed), plan.expected):
             plan = _plan(graph, plain, probed, weights)
             if plan is None:
                 return None
             self._plans[signature] = plan
+        return [
+            Calls(
+                graph.sites[places[0]].note.module,
+                _rows_joined([graph.sites[place].note.input for place in places]),
+                _rows_joined([outputs[place] for place in places]),
+                *whose,
+            )
+            for places, *whose in plan.bundles
+        ]
 
-        reading = Reading([], [])
-        for site, gradient, (in_prediction, in_target) in zip(graph.sites, gradients, plan.rows, strict=True):
-            if in_prediction is not None:
-                reading.prediction.append(Share(site, in_prediction, gradient))
-            if in_target is not None:
-                reading.target.append(Share(site, in_target, gradient))
-        return reading
-
-    def _probes(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Ones, and distinct weights for ``m`` predictions and ``m`` targets, from a generator of our own."""
-        key = (len(like), like.dtype, like.device)
-        if key not in self._weights:
-            count = 2 * len(like)
+    def _probe(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For ``m`` predictions and ``m`` targets: signs, distinct weights, and their product. From a generator of our
+        own: a user's random numbers are the user's."""
+        samples = like.shape[0]
+        key = (samples, like.dtype, like.device)
+        if key not in self._probes:
+            count = 2 * samples
             generator = torch.Generator().manual_seed(count)
             spread = torch.randperm(count, generator=generator) + 0.5 * torch.rand(count, generator=generator)
-            self._weights[key] = (1 + spread / count).to(like)
-        return torch.ones_like(like), self._weights[key]
+            weights = (1 + spread / count).to(like)
+            signs = torch.ones_like(weights)
+            signs[samples:] = -1
+            self._probes[key] = signs, weights, signs * weights
+        return self._probes[key]
 
 
 def _plan(graph: Graph, plain: Sequence[Tensor], probed: Sequence[Tensor], weights: Tensor) -> _Plan | None:
@@ -131,13 +145,27 @@ def _plan(graph: Graph, plain: Sequence[Tensor], probed: Sequence[Tensor], weigh
         if found is None or not _pass_down(top, found.tolist(), owners):
             return None
         expected.append(weights[found].repeat_interleave(one.numel() // top.rows))
-    rows = []
-    for site in graph.sites:
-        mine = owners[site]
-        own = [owner if owner < samples else -1 for owner in mine]
-        targets = [owner - samples if owner >= samples else -1 for owner in mine]
-        rows.append(tuple(_rows_of_samples(part, samples, weights) for part in (own, targets)))
-    return _Plan(torch.cat(expected), rows)
+    bundles: dict[tuple, list[int]] = {}
+    for place, site in enumerate(graph.sites):
+        # Calls whose rows can stand in one tensor. Those without a row axis stay by themselves.
+        shape = tuple(site.note.input.shape)
+        alike = shape[1:] if shape[:1] == (site.rows,) else place
+        bundles.setdefault((id(site.note.module), len(shape), alike), []).append(place)
+    return _Plan(torch.cat(expected), [_bundle(graph, places, owners, weights) for places in bundles.values()])
+
+
+def _bundle(graph: Graph, places: list[int], owners: dict[Site, list[int]], weights: Tensor) -> _Bundle:
+    samples = len(weights) // 2
+    places = sorted(places, key=lambda place: owners[graph.sites[place]])  # predictions first
+    mine = [owner for place in places for owner in owners[graph.sites[place]]]
+    own = [owner if owner < samples else -1 for owner in mine]
+    targets = [owner - samples if owner >= samples else -1 for owner in mine]
+    return _Bundle(
+        places,
+        _rows_of_samples(own, samples, weights),
+        _rows_of_samples(targets, samples, weights),
+        mine == list(range(len(mine))) and len(mine) in (samples, 2 * samples),
+    )
 
 
 def _owners(plain: Tensor, weighted: Tensor, weights: Tensor) -> Tensor | None:
@@ -151,6 +179,10 @@ def _owners(plain: Tensor, weighted: Tensor, weights: Tensor) -> Tensor | None:
         if len(guess) == rows and _fits(plain, weighted, weights[guess].unsqueeze(-1)):
             return guess
     return None
+
+
+def _rows_joined(parts: list[Tensor]) -> Tensor:
+    return parts[0].detach() if len(parts) == 1 else torch.cat(parts)
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:
@@ -191,8 +223,6 @@ def _rows_of_samples(owners: list[int], samples: int, like: Tensor) -> Rows | No
         present = torch.tensor([float(len(rows)) for rows in found], device=like.device)
         if not all(found):
             return Rows(torch.tensor(order, device=like.device), present)
-        if order == list(range(len(owners))):
-            return Rows()
         if order == list(range(order[0], order[0] + samples)):
             return Rows(slice(order[0], order[0] + samples))
         return Rows(torch.tensor(order, device=like.device))
@@ -202,28 +232,30 @@ def _rows_of_samples(owners: list[int], samples: int, like: Tensor) -> Rows | No
     return Rows(mix=mix.to(like))
 
 
-def _read_shared(prediction: Tensor, target: Tensor | None, graph: Graph) -> Reading | None:
+def _read_shared(prediction: Tensor, target: Tensor | None, graph: Graph) -> list[Calls] | None:
     """Rows that serve several samples, each time along one direction of the network's output."""
-    first = _read_shared_role(prediction, graph)
-    second = [] if target is None else _read_shared_role(target, graph)
-    return None if first is None or second is None else Reading(first, second)
+    first = _read_shared_role(prediction, graph, 1.0)
+    second = [] if target is None else _read_shared_role(target, graph, -1.0)
+    if first is None or second is None:
+        return None
+    calls = [Calls(*site.note, outputs, rows, None) for site, rows, outputs in first]
+    return calls + [Calls(*site.note, outputs, None, rows) for site, rows, outputs in second]
 
 
-def _read_shared_role(values: Tensor, graph: Graph) -> list[Share] | None:
+def _read_shared_role(values: Tensor, graph: Graph, sign: float) -> list[tuple[Site, Rows, Tensor]] | None:
     lower = {low for site in graph.sites for low in site.below}
     if any(top in lower for top in graph.tops):
         return None
-    identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
+    identity = torch.eye(values.shape[0], dtype=values.dtype, device=values.device)
     jacobians = batched_backward(values, [top.edge for top in graph.tops], identity)
     mixes: dict[Site, Tensor] = {}
     starts, directions = [], []
     for top, jacobian in zip(graph.tops, jacobians, strict=True):
         if jacobian is None:
             continue
-        by_row = jacobian.reshape(len(values), top.rows, -1)
+        by_row = jacobian.reshape(values.shape[0], top.rows, -1)
         strength = by_row.square().sum(-1)
-        strongest = strength.argmax(0)
-        direction = by_row[strongest, torch.arange(top.rows, device=values.device)]
+        direction = by_row[strength.argmax(0), torch.arange(top.rows, device=values.device)]
         mix = (by_row * direction).sum(-1) / strength.amax(0)
         mix = mix.nan_to_num(0)  # rows that nobody uses
         error = torch.linalg.vector_norm(mix.unsqueeze(-1) * direction - by_row)
@@ -235,11 +267,11 @@ def _read_shared_role(values: Tensor, graph: Graph) -> list[Share] | None:
             return None
     if not starts:
         return []
-    gradients = _backward(starts, directions, [site.edge for site in graph.sites])
+    outputs = _backward(starts, directions, [site.edge for site in graph.sites])
     return [
-        Share(site, Rows(mix=mixes[site]), gradient)
-        for site, gradient in zip(graph.sites, gradients, strict=True)
-        if gradient is not None
+        (site, Rows(mix=mixes[site] * sign), output)
+        for site, output in zip(graph.sites, outputs, strict=True)
+        if output is not None
     ]
 
 

@@ -23,9 +23,7 @@ class Oracle:
         self.horizon = horizon
         self._replays: list[Replay] = []
 
-    def update(
-        self, memory: dict[str, Any], batch: tuple[Tensor, Replay], displacement: Tensor, beta: float
-    ) -> Tensor:
+    def update(self, memory: dict[str, Any], batch: tuple[Tensor, Replay], displacement: Tensor, beta: float) -> Tensor:
         gradient, replay = batch
         if "stale" not in memory:
             memory["stale"] = gradient.new_zeros(gradient.shape)

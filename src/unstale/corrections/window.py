@@ -49,9 +49,11 @@ class Window:
                     decay_(memory[name], beta)
         self._make_room(memory, batch)
         fresh = 1 - over(beta, batch.slope)
-        self._write(memory, batch, memory["newest"].add_(1), fresh)
+        number = int(memory["batches"])
+        memory["batches"] += 1
+        self._write(memory, batch, number, fresh)
         if self.refresh:
-            self._refresh(memory, replay, fresh, beta)
+            self._refresh(memory, replay, number, fresh, beta)
         eta = _ring(memory).gradient(memory["weight"] * memory["shift"]).neg_()
         return eta.add_(memory["base"]) if "base" in memory else eta
 
@@ -60,7 +62,7 @@ class Window:
         if not memory:
             memory["shift"] = _slots_like(batch.slope, batch.slope.ndim - 1, self.horizon)
             memory["weight"] = torch.zeros_like(memory["shift"])
-            memory["newest"] = torch.full((), -1, dtype=torch.int64, device=batch.slope.device)
+            memory["batches"] = torch.zeros((), dtype=torch.int64)  # how many came; on the CPU, where slots are chosen
             memory["pieces"] = [
                 piece.with_tensors([_slots_like(t, axis, self.horizon) for t, axis in piece.with_axes()]).as_dict()
                 for piece in batch.pieces
@@ -86,21 +88,20 @@ class Window:
         shape[axis + 1] = want - have
         return torch.cat([slots, slots.new_zeros(shape)], axis + 1).flatten(axis, axis + 1)
 
-    def _write(self, memory: dict[str, Any], batch: Linearization, number: Tensor, factor: float | Tensor) -> None:
-        """Put a batch into the slot of its number, unshifted, weighed by ``factor``."""
-        samples = self._slot(memory, number)
-        width = len(samples)
+    def _write(self, memory: dict[str, Any], batch: Linearization, number: int, factor: float | Tensor) -> None:
+        """Put batch ``number`` into its slot, unshifted, weighed by ``factor``."""
+        start, width = self._slot(memory, number)
         for ring, piece in zip(_ring(memory).pieces, batch.pieces, strict=True):
             _, piece = aligned(ring, piece)
             for (slots, axis), new in zip(ring.with_axes(), piece.with_samples(width).tensors, strict=True):
-                slots.index_copy_(axis, samples, new)
-        weight = pad(batch.curvature * factor, (0, width - batch.samples))
-        memory["weight"].index_copy_(-1, samples, weight)
-        memory["shift"].index_fill_(-1, samples, 0)
+                slots.narrow(axis, start, width).copy_(new)
+        padding = (0, width - batch.samples)
+        memory["weight"].narrow(-1, start, width).copy_(pad(batch.curvature * factor, padding))
+        memory["shift"].narrow(-1, start, width).zero_()
         if self.refresh:
-            memory["slope"].index_copy_(-1, samples, pad(batch.slope * factor, (0, width - batch.samples)))
+            memory["slope"].narrow(-1, start, width).copy_(pad(batch.slope * factor, padding))
 
-    def _refresh(self, memory: dict[str, Any], replay: Callable | None, fresh: Any, beta: Any) -> None:
+    def _refresh(self, memory: dict[str, Any], replay: Callable | None, number: int, fresh: Any, beta: Any) -> None:
         """Linearise the batches of chosen ages again.
 
         ``base`` keeps what that changes: μ holds the gradient that a batch had when it came, while its shifts now
@@ -114,18 +115,17 @@ class Window:
                 continue
             again = replay()
             factor = fresh * beta**age
-            number = memory["newest"] - age
-            samples = self._slot(memory, number)
+            start, width = self._slot(memory, number - age)
             before = torch.zeros_like(memory["slope"])
-            before.index_copy_(-1, samples, memory["slope"].index_select(-1, samples))
+            before.narrow(-1, start, width).copy_(memory["slope"].narrow(-1, start, width))
             memory["base"] += _ring(memory).gradient(before)
-            self._write(memory, again, number, factor)
+            self._write(memory, again, number - age, factor)
             memory["base"] -= again.gradient(again.slope * factor)
 
-    def _slot(self, memory: dict[str, Any], number: Tensor) -> Tensor:
-        """The samples of the slot that batch ``number`` is written to."""
+    def _slot(self, memory: dict[str, Any], number: int) -> tuple[int, int]:
+        """The first sample, and the number of samples, of the slot that a batch is written to."""
         width = memory["shift"].shape[-1] // self.horizon
-        return number % self.horizon * width + torch.arange(width, device=number.device)
+        return number % self.horizon * width, width
 
 
 def _ring(memory: dict[str, Any]) -> Linearization:
