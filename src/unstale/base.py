@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +142,7 @@ class CorrectedOptimizer(Optimizer):
 
     def _ready_groups(self) -> list[Group]:
         if not self._groups:
-            self._groups = [Group(settings, self._needs_samples) for settings in self.param_groups]
+            self._groups = [Group(settings, self.linearizer, self._needs_samples) for settings in self.param_groups]
         return self._groups
 
     def _begin_or_accumulate(self, groups: list[Group], request: Request, samples: int) -> None:
@@ -153,7 +153,7 @@ class CorrectedOptimizer(Optimizer):
                 f"backward() got a batch of {samples} after one of {self._samples} in the same step. Accumulate "
                 "batches of one size, or call step() and zero_grad() in between."
             )
-        if request.batch is None and any(group.needs_batch for group in groups):
+        if request.batch is None and any(group.needs_function for group in groups):
             raise TypeError(
                 "correction='oracle' and refresh evaluate past batches again: give backward() the batch as a function "
                 "that returns (prediction, target), not the tensors."
@@ -183,7 +183,7 @@ class CorrectedOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if self._refused:
-            shared = self.state["shared"]
+            shared = self.state_of("shared")
             shared["skipped"] = shared.get("skipped", 0) + 1
         else:
             groups = self._ready_groups()
@@ -193,7 +193,7 @@ class CorrectedOptimizer(Optimizer):
                     "left by loss.backward() alone says nothing of how it goes stale."
                 )
             for number, group in enumerate(groups):
-                self._step_group(group, self.state[f"group {number}"])
+                self._step_group(group, self.state_of(f"group {number}"))
         self._forget()
         return loss
 
@@ -209,7 +209,7 @@ class CorrectedOptimizer(Optimizer):
         state["step"] += 1
         momentum = mean_(state["mu"], gradient, group.beta)
         if group.corrects:
-            eta = group.eta(state, batch, scale, self._requests, self.linearizer)
+            eta = group.eta(state, batch, scale, self._requests)
             # The oracle expands nothing, so there is nothing to distrust.
             corrected = correct(momentum, eta, None if group.is_oracle else settings["trust"])
             momentum, state["mu_norm"], state["eta_norm"], kept = corrected
@@ -244,13 +244,18 @@ class CorrectedOptimizer(Optimizer):
 
     # --------------------------------------------------------------------- state
 
+    def state_of(self, name: str) -> State:
+        """The state kept under a name: ``"group 0"`` and so on, or ``"shared"``. A group is one flat vector, so its
+        state belongs to no single parameter."""
+        return cast(dict[str, State], self.state)[name]
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; tensors keep their precision and go to the device of their group's parameters."""
         super().load_state_dict(state_dict)
+        states = cast(dict[str, State], self.state)
         for number, settings in enumerate(self.param_groups):
             name = f"group {number}"
-            if name in self.state:
-                self.state[name] = _copied(self.state[name], settings["params"][0].device)
+            states[name] = _copied(states[name], settings["params"][0].device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

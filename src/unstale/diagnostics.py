@@ -55,7 +55,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
     """
     readings = []
     for number, settings in enumerate(optimizer.param_groups):
-        state = optimizer.state.get(f"group {number}", {})
+        state = optimizer.state_of(f"group {number}")
         steps = int(state.get("step", 0))
         readings.append(
             GroupReading(
@@ -70,7 +70,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
 
 def skipped_steps(optimizer: CorrectedOptimizer) -> int:
     """How many steps were left out because a loss was not finite (``on_nonfinite="skip"``)."""
-    return int(optimizer.state.get("shared", {}).get("skipped", 0))
+    return int(optimizer.state_of("shared").get("skipped", 0))
 
 
 class _Remembered(NamedTuple):
@@ -116,8 +116,8 @@ class Monitor:
 
     def _linearized(self, seen: Evaluated) -> Linearization:
         found = self._optimizer.linearizer.linearize(seen.prediction, seen.target, [self._block])
-        where = dict(device=self._block.device, dtype=self._block.dtype)
-        return Linearization(found.pieces[0], seen.slope.to(**where), seen.curvature.to(**where))
+        slope, curvature = (x.to(self._block.device, self._block.dtype) for x in (seen.slope, seen.curvature))
+        return Linearization(found.pieces[0], slope, curvature)
 
     @torch.no_grad()
     def read(self) -> Drift:

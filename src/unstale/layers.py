@@ -8,7 +8,7 @@ gradient that each row sends to it, in one of three forms. Positions ``t`` (time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ class Factors(NamedTuple):
 class Table(NamedTuple):
     """An embedding table: the rows looked up, ``[t, r]``, and the gradients sent to them, ``[t, r, o]``."""
 
-    index: Tensor
+    entries: Tensor
     outputs: Tensor
 
 
@@ -36,7 +36,7 @@ class Full(NamedTuple):
 
 
 Form = Factors | Table | Full
-Layer = Callable[[nn.Module, Tensor, Tensor], Iterator[tuple[str, Form]]]
+Layer = Callable[[Any, Tensor, Tensor], Iterator[tuple[str, Form]]]
 
 
 def linear(module: nn.Linear, x: Tensor, b: Tensor) -> Iterator[tuple[str, Form]]:
@@ -59,7 +59,9 @@ def conv(module: nn.Conv1d | nn.Conv2d, x: Tensor, b: Tensor) -> Iterator[tuple[
     padding = module._reversed_padding_repeated_twice
     if any(padding):
         x = F.pad(x, padding, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
-    for axis, (kernel, stride, dilation) in enumerate(zip(module.kernel_size, module.stride, module.dilation)):
+    for axis, (kernel, stride, dilation) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True)
+    ):
         # Windows as views, [..., pixels, ..., kernel], where F.unfold would launch a kernel for every image.
         x = x.unfold(axis + 2, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
     rows, groups = x.shape[0], module.groups
@@ -101,7 +103,7 @@ LAYERS: dict[type[nn.Module], Layer] = {
     nn.Conv2d: conv,
     nn.Embedding: embedding,
     nn.LayerNorm: layer_norm,
-}  # type: ignore[dict-item]
+}
 
 
 def is_plain(module: nn.Module) -> bool:

@@ -244,7 +244,7 @@ def _full(form: Form, parameter: Tensor) -> Tensor:
         if len(a) == 1:
             return (b.unsqueeze(3) * a.unsqueeze(2)).view(a.shape[1], -1)
         return torch.einsum("tko,tki->koi", b, a).flatten(1)
-    return Lookup(slice(0, parameter.numel()), (form.index, form.outputs), form.index.shape[0]).matrices()[0]
+    return Lookup(slice(0, parameter.numel()), form, len(form.entries)).matrices()[0]
 
 
 def _agreement(

@@ -54,4 +54,4 @@ def unobserve(model: nn.Module) -> nn.Module:
 def _leave_note(module: nn.Module, inputs: tuple, output: Tensor) -> None:
     node = output.grad_fn
     if node is not None and len(inputs) == 1 and is_plain(module):
-        node.metadata[NOTE] = Note(module, inputs[0])
+        node.metadata[NOTE] = Note(module, inputs[0])  # type: ignore[index]

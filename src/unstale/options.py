@@ -56,7 +56,11 @@ DOC = """
 
 def check(group: dict[str, Any]) -> None:
     """Refuse a parameter group that makes no sense, naming the argument and the way out."""
-    betas = [("beta", group["beta"])] if "beta" in group else list(zip(("betas[0]", "betas[1]"), group["betas"]))
+    betas = (
+        [("beta", group["beta"])]
+        if "beta" in group
+        else list(zip(("betas[0]", "betas[1]"), group["betas"], strict=True))
+    )
     if "alpha" in group:
         betas.append(("alpha", group["alpha"]))
     for name, value in betas:
@@ -79,7 +83,8 @@ def check(group: dict[str, Any]) -> None:
         raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
     if group["second_order"] and group["correction"] in ("window", "oracle", "none"):
         raise ValueError(
-            f"second_order=True does nothing for correction={group['correction']!r}; use 'dense', 'blocks' or 'diagonal'."
+            f"second_order=True does nothing for correction={group['correction']!r}; "
+            "use 'dense', 'blocks' or 'diagonal'."
         )
 
 

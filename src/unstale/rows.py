@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class RowReader:
         edges = [site.edge for site in graph.sites]
         outputs = _backward(roles, signs.split(samples)[: len(roles)], edges)
         probed = _backward(roles, weighted_signs.split(samples)[: len(roles)], edges[: len(graph.tops)])
-        if any(output is None for output in outputs):
+        if any(output is None for output in (*outputs, *probed)):
             return None
 
         plain = outputs[: len(probed)]
@@ -109,15 +109,14 @@ class RowReader:
             if plan is None:
                 return None
             self._plans[signature] = plan
-        return [
-            Calls(
-                graph.sites[places[0]].note.module,
-                _rows_joined([graph.sites[place].note.input for place in places]),
-                _rows_joined([outputs[place] for place in places]),
-                *whose,
+        calls = []
+        for places, own, targets, paired in plan.bundles:
+            notes = [graph.sites[place].note for place in places]
+            inputs = _rows_joined([note.input for note in notes])
+            calls.append(
+                Calls(notes[0].module, inputs, _rows_joined([outputs[i] for i in places]), own, targets, paired)
             )
-            for places, *whose in plan.bundles
-        ]
+        return calls
 
     def _probe(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """For ``m`` predictions and ``m`` targets: signs, distinct weights, and their product. From a generator of our
@@ -137,7 +136,6 @@ class RowReader:
 
 def _plan(graph: Graph, plain: Sequence[Tensor], probed: Sequence[Tensor], weights: Tensor) -> _Plan | None:
     """Who owns each row: sample ``k`` of the prediction is owner ``k``, of the target owner ``m + k``."""
-    samples = len(weights) // 2
     owners: dict[Site, list[int]] = {}
     expected = []
     for top, one, two in zip(graph.tops, plain, probed, strict=True):
@@ -282,7 +280,7 @@ def _pass_mix_down(site: Site, mix: Tensor, mixes: dict[Site, Tensor]) -> bool:
     return all(low.rows == mix.shape[1] and _pass_mix_down(low, mix, mixes) for low in site.below)
 
 
-def _backward(values: Sequence, weights: Sequence[Tensor], inputs: Sequence[GradientEdge]) -> Sequence[Tensor | None]:
+def _backward(values: Sequence, weights: Sequence[Tensor], inputs: Sequence[GradientEdge]) -> Sequence[Any]:
     return torch.autograd.grad(values, inputs, weights, retain_graph=True, allow_unused=True)
 
 

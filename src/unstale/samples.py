@@ -302,6 +302,23 @@ class Linearization:
         return Linearization(self.pieces, self.slope * factor, self.curvature * factor, hessian)
 
 
+@dataclass(frozen=True)
+class Total:
+    """A batch known by its gradient alone, for those who do not ask after its samples."""
+
+    total: Tensor
+    slope: None = None
+
+    def gradient(self, weight: None) -> Tensor:
+        return self.total
+
+    def scaled(self, factor: Tensor | float) -> Total:
+        return Total(self.total * factor)
+
+
+Batch = Linearization | Total
+
+
 def aligned(one: Piece, other: Piece) -> tuple[Piece, Piece]:
     """Two pieces over one span, brought to one kind and one number of positions."""
     if one.kind != other.kind:
@@ -311,10 +328,13 @@ def aligned(one: Piece, other: Piece) -> tuple[Piece, Piece]:
     return one.with_positions(head, tail), other.with_positions(head, tail)
 
 
-def concatenated(batches: Sequence[Linearization]) -> Linearization:
+def merged(batches: Sequence[Batch]) -> Any:
     """One batch of the samples of several: what is remembered when gradients are accumulated."""
     first, *others = batches
     for other in others:
+        if isinstance(first, Total) or isinstance(other, Total):
+            first = Total(first.gradient(first.slope) + other.gradient(other.slope))  # type: ignore[arg-type]
+            continue
         pieces = []
         for pair in zip(first.pieces, other.pieces, strict=True):
             one, two = aligned(*pair)

@@ -1,7 +1,8 @@
 """How the past is kept fresh: one correction a file, one small interface.
 
 A correction owns no tensors. What it remembers lives in a ``memory`` of plain containers that the caller keeps,
-saves and loads (batches to be evaluated again are functions, and stay with the correction). Its ``update`` tells it how far the parameters have moved since the last batch, hands it the new batch, and returns
+saves and loads (batches to be evaluated again are functions, and stay with the correction). Its ``update`` learns
+how far the parameters have moved since the last batch, takes in the new batch, and returns::
 
     η_t = (1-β) Σ_{i≤t} β^{t-i} (stale gradient of batch i − its gradient at today's parameters)
 
@@ -11,7 +12,7 @@ so that ``μ̂ = μ − η``. Every tensor may have leading dimensions: runs tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -22,13 +23,17 @@ from .oracle import Oracle
 from .window import Window
 
 Memory = dict[str, Any]
+Replay = Callable[[], Any]
 
 NAMES = ("none", "diagonal", "blocks", "dense", "window", "oracle", "auto")
 
 
 class Correction(Protocol):
-    def update(self, memory: Memory, batch: Any, displacement: Tensor, beta: float | Tensor) -> Tensor:
-        """Move what is remembered by ``displacement``, take in ``batch``, and return ``η``."""
+    def update(
+        self, memory: Memory, batch: Any, displacement: Tensor, beta: float | Tensor, replay: Replay | None = None
+    ) -> Tensor:
+        """Move what is remembered by ``displacement``, take in ``batch``, and return ``η``. ``replay`` evaluates the
+        same batch again when called later."""
         ...
 
 
@@ -64,8 +69,8 @@ def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
     return "dense" if size * (samples + 8) <= 3 * horizon * samples else "window"
 
 
-def resolve(settings: dict[str, Any], size: int, samples: int, beta: float) -> str:
-    """The correction that ``settings`` name, with ``"auto"`` decided."""
+def resolve(settings: dict[str, Any], size: int, batch: Any, beta: float) -> str:
+    """The correction that ``settings`` name, with ``"auto"`` decided by the first batch."""
     name = settings["correction"]
     if name != "auto":
         return name
@@ -73,7 +78,7 @@ def resolve(settings: dict[str, Any], size: int, samples: int, beta: float) -> s
         return "dense"
     if settings["refresh"]:
         return "window"
-    return cheaper_full_correction(size, samples, settings["horizon"] or default_horizon(beta))
+    return cheaper_full_correction(size, batch.samples, settings["horizon"] or default_horizon(beta))
 
 
 def build(name: str, settings: dict[str, Any], lengths: Sequence[int], beta: float) -> Correction:

@@ -30,7 +30,12 @@ class Blocks:
             start += size
 
     def update(
-        self, memory: dict[str, Any], batch: Linearization, displacement: Tensor, beta: float | Tensor
+        self,
+        memory: dict[str, Any],
+        batch: Linearization,
+        displacement: Tensor,
+        beta: float | Tensor,
+        replay: Any = None,
     ) -> Tensor:
         v, u = batch.matrices()
         runs = v.shape[:-2]
@@ -44,8 +49,8 @@ class Blocks:
             span = slice(start, start + count * size)
             moved = (zeta @ self._cut(displacement, span, size).unsqueeze(-1)).squeeze(-1)
             eta[..., span].sub_(moved.flatten(-2))
-            by_block = [self._cut(part, span, size).movedim(-3, -2) for part in (weighted, u)]  # [..., count, k, size]
-            _add_outer_(zeta, *by_block, beta)
+            by_block = (self._cut(part, span, size).movedim(-3, -2) for part in (weighted, u))  # [..., count, k, size]
+            _decay_and_add_outer(zeta, beta, *by_block)
             if batch.hessian is not None:
                 part = batch.hessian[..., span, span].unflatten(-1, (count, size)).unflatten(-3, (count, size))
                 own = part.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
@@ -57,7 +62,7 @@ class Blocks:
         return x[..., span].unflatten(-1, (-1, size))
 
 
-def _add_outer_(zeta: Tensor, v: Tensor, u: Tensor, beta: float | Tensor) -> None:
+def _decay_and_add_outer(zeta: Tensor, beta: float | Tensor, v: Tensor, u: Tensor) -> None:
     """``ζᵀ ← β ζᵀ + vᵀ u`` in one pass over the memory of ``ζ``."""
     if isinstance(beta, Tensor):
         decay_(zeta, beta)

@@ -14,7 +14,12 @@ class Diagonal:
     """``η ← β (η − ζ ∘ d)``, then ``ζ ← β ζ + (1-β) diag Z``."""
 
     def update(
-        self, memory: dict[str, Any], batch: Linearization, displacement: Tensor, beta: float | Tensor
+        self,
+        memory: dict[str, Any],
+        batch: Linearization,
+        displacement: Tensor,
+        beta: float | Tensor,
+        replay: Any = None,
     ) -> Tensor:
         if not memory:
             memory["eta"] = displacement.new_zeros(displacement.shape)

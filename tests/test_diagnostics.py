@@ -1,0 +1,386 @@
+"""Diagnostics against loops over remembered batches, written out with the pieces of the reference."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from problems import Stream, linear, mlp, parameters_of, twins
+from reference import Reference, block_mask, derivatives, diagonal_mask, flat, gradient_of, half_squared, per_sample
+
+import unstale
+from unstale.diagnostics import Monitor, read, skipped_steps
+
+BETA = 0.8
+
+
+def huber(residual):
+    return torch.where(residual.abs() <= 1, residual**2 / 2, residual.abs() - 0.5)
+
+
+LOSSES = {"half_squared": half_squared, "squared": torch.square, "huber": huber}
+
+
+class Kept:
+    """A batch as it was when it was used: its target, gradient, Taylor term and parameters."""
+
+    def __init__(self, batch, parameters, loss=half_squared):
+        self.batch, self.parameters, self.loss = batch, parameters, loss
+        prediction, target = batch()
+        _, slope, curvature = derivatives(loss, (prediction - target).detach())
+        v = per_sample(prediction, parameters)
+        u = v - per_sample(target, parameters)
+        self.target = target.detach()
+        self.gradient = v.T @ slope / len(v)
+        self.taylor = u.T @ (curvature.unsqueeze(1) * v) / len(v)
+        self.point = flat(parameters)
+
+    def drift(self):
+        """The mean squared change of the target until now."""
+        return float((self.batch()[1].detach() - self.target).square().mean())
+
+    def true(self):
+        """``∇J(θ)`` today."""
+        prediction, target = self.batch()
+        _, slope, _ = derivatives(self.loss, (prediction - target).detach())
+        return gradient_of((prediction * slope).mean(), self.parameters)
+
+    def agreement(self):
+        """``cos(g + Zᵀ(θ_t - θ_i), ∇J(θ_t))``."""
+        return cosine(self.gradient + self.taylor.T @ (flat(self.parameters) - self.point), self.true())
+
+    def stale_agreement(self):
+        return cosine(self.gradient, self.true())
+
+
+def cosine(a, b):
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
+
+
+def observe_training(make, optimizer_of, steps, monitor_of, loss="half_squared"):
+    """Train with a monitor, and keep everything beside it."""
+    model, _ = twins(make)
+    parameters = list(model.parameters())
+    optimizer = optimizer_of(model)
+    monitor, stream, kept = monitor_of(optimizer), Stream(), []
+    for _ in range(steps):
+        batch = stream.batch(model)
+        kept.append(Kept(batch, parameters, LOSSES[loss]))
+        optimizer.backward(batch, loss=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer, monitor, kept
+
+
+OPTIMIZERS = {
+    "sgd": lambda m, **o: unstale.CorrectedSGD(m, lr=0.2, beta=BETA, **o),
+    "adam": lambda m, **o: unstale.CorrectedAdam(m, lr=0.05, betas=(BETA, 0.99), **o),
+    "rmsprop": lambda m, **o: unstale.CorrectedRMSprop(m, lr=0.02, beta=BETA, **o),
+    "tdprop": lambda m, **o: unstale.CorrectedTDprop(m, lr=0.02, betas=(BETA, 0.99), **o),
+}
+CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
+
+
+# ------------------------------------------------------------------------ Monitor
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("base", OPTIMIZERS)
+def test_drift_and_agreement_are_the_loops(base, correction, loss):
+    """It measures the batches and the parameters' path, whatever moved them, and whether it is corrected or not."""
+    _, monitor, kept = observe_training(
+        mlp, lambda m: OPTIMIZERS[base](m, correction=correction), 7, Monitor, loss
+    )
+    found = monitor.read()
+    weights = [BETA**age for age in range(len(kept))][::-1]
+    drifts = [old.drift() for old in kept]
+    assert found.batches == len(kept)
+    assert found.drift == pytest.approx(mean(drifts), rel=1e-12)
+    expected = sum(w * d for w, d in zip(weights, drifts, strict=True)) / sum(weights)
+    assert found.weighted_drift == pytest.approx(expected, rel=1e-12)
+    assert found.agreement == pytest.approx(mean([old.agreement() for old in kept]), abs=1e-12)
+    assert found.stale_agreement == pytest.approx(mean([old.stale_agreement() for old in kept]), abs=1e-12)
+    assert found.drift != pytest.approx(found.weighted_drift, rel=1e-3)  # or the test could not tell them apart
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_agreement_is_one_on_a_linear_value_function(correction):
+    """Nothing is approximated there. The stale gradients do not agree, or the test could not fail."""
+    _, monitor, _ = observe_training(
+        linear, lambda m: unstale.CorrectedSGD(m, lr=0.5, beta=BETA, correction=correction), 8, Monitor
+    )
+    found = monitor.read()
+    assert found.agreement == pytest.approx(1, abs=1e-12)
+    assert found.stale_agreement < 0.99
+
+
+def test_agreement_is_less_than_one_on_a_network_after_large_steps():
+    """Steps ten times larger carry the expansion out of its range."""
+    found = []
+    for lr in (0.01, 1.0):
+        _, monitor, _ = observe_training(mlp, lambda m, lr=lr: unstale.CorrectedSGD(m, lr=lr, beta=BETA), 8, Monitor)
+        found.append(monitor.read())
+    assert found[0].agreement > 0.999
+    assert found[1].agreement < 0.99
+    assert found[0].stale_agreement < found[0].agreement
+
+
+@pytest.mark.parametrize(("horizon", "every"), [(None, 1), (4, 1), (1, 1), (6, 2), (5, 2), (None, 3), (7, 3)])
+def test_horizon_and_every(horizon, every):
+    """Every ``every``-th of the last ``horizon`` batches; the paper's ``2/(1-β)`` by default. Ages count steps."""
+    steps = 14
+    _, monitor, kept = observe_training(
+        mlp, lambda m: OPTIMIZERS["sgd"](m), steps, lambda o: Monitor(o, horizon=horizon, every=every)
+    )
+    window = horizon or unstale.paper_horizon(BETA)
+    assert window < steps or horizon is None
+    chosen = [number for number in range(every, steps + 1, every)][-math.ceil(window / every) :]
+    found = monitor.read()
+    assert found.batches == len(chosen)
+    drifts = [kept[number - 1].drift() for number in chosen]
+    weights = [BETA ** (steps - number) for number in chosen]
+    assert found.drift == pytest.approx(mean(drifts), rel=1e-12)
+    expected = sum(w * d for w, d in zip(weights, drifts, strict=True)) / sum(weights)
+    assert found.weighted_drift == pytest.approx(expected, rel=1e-12)
+    assert found.agreement == pytest.approx(mean([kept[number - 1].agreement() for number in chosen]), abs=1e-12)
+
+
+def test_ages_are_steps_where_gradients_are_accumulated():
+    """Momentum weighs both halves of a step alike, by β to the steps since."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    monitor, stream, kept = Monitor(optimizer), Stream(), []
+    for step in range(4):
+        for _ in range(2):
+            batch = stream.batch(model)
+            kept.append((step, Kept(batch, list(model.parameters()))))
+            optimizer.backward(batch, weight=0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = [BETA ** (3 - step) for step, _ in kept]
+    expected = sum(w * old.drift() for w, (_, old) in zip(weights, kept, strict=True)) / sum(weights)
+    assert monitor.read().weighted_drift == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_constant_target_does_not_drift():
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    monitor = Monitor(optimizer)
+    x = torch.randn(4, 3)
+    with pytest.warns(unstale.ConstantTargetWarning):
+        optimizer.backward(lambda: (model(x).squeeze(-1), 1.0))
+    optimizer.step()
+    found = monitor.read()
+    assert (found.drift, found.weighted_drift) == (0.0, 0.0)
+    assert 0.9 < found.agreement < 1
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_monitor_changes_nothing(correction):
+    """Watched and read at every step, even between ``backward`` and ``step``, training is the same to the last bit."""
+    paths = []
+    for watched in (True, False):
+        model, _ = twins(mlp)
+        optimizer = OPTIMIZERS["adam"](model, correction=correction)
+        monitor, stream = Monitor(optimizer, every=2) if watched else None, Stream()
+        for step in range(5):
+            optimizer.backward(stream.batch(model))
+            if monitor is not None and step:
+                grads = [p.grad.clone() for p in model.parameters()]
+                monitor.read()
+                assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
+            optimizer.step()
+            optimizer.zero_grad()
+        paths.append(parameters_of(model))
+    assert torch.equal(*paths)
+
+
+@pytest.mark.parametrize("correction", ["none", "dense", "window"])
+def test_the_whole_model_is_watched_group_by_group(correction):
+    """The agreement is of all parameters together, also those of groups that are corrected apart."""
+    _, monitor, kept = observe_training(
+        mlp,
+        lambda m: unstale.CorrectedSGD([{"params": m[:2]}, {"params": m[2:]}], lr=0.2, beta=BETA, correction=correction),
+        6,
+        Monitor,
+    )
+    found = monitor.read()
+    assert found.agreement == pytest.approx(mean([old.agreement() for old in kept]), abs=1e-12)
+    assert found.drift == pytest.approx(mean([old.drift() for old in kept]), rel=1e-12)
+
+
+def test_batches_given_as_tensors_cannot_be_remembered():
+    """They still count as steps: the next function is as old as it is."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    monitor, stream = Monitor(optimizer), Stream()
+
+    def step(as_function):
+        batch = stream.batch(model)
+        kept = Kept(batch, list(model.parameters()))
+        optimizer.backward(batch) if as_function else optimizer.backward(*batch())
+        optimizer.step()
+        optimizer.zero_grad()
+        return kept
+
+    with pytest.raises(RuntimeError, match=r"nothing was remembered.*batch as a function .*\(prediction, target\)"):
+        monitor.read()
+    step(False)
+    with pytest.raises(RuntimeError, match="nothing was remembered"):
+        monitor.read()
+    first = step(True)
+    step(False), step(False)
+    last = step(True)
+    found = monitor.read()
+    assert found.batches == 2
+    expected = (BETA**3 * first.drift() + last.drift()) / (BETA**3 + 1)
+    assert found.weighted_drift == pytest.approx(expected, rel=1e-12)
+
+
+def test_close():
+    """A closed monitor no longer looks, and keeps what it saw; another one is not disturbed."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    closed, other, stream = Monitor(optimizer), Monitor(optimizer), Stream()
+    for step in range(4):
+        if step == 2:
+            closed.close()
+        optimizer.backward(stream.batch(model))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert closed.read().batches == 2
+    assert other.read().batches == 4
+
+
+def test_a_monitor_still_watches_after_a_state_was_loaded():
+    """Going back to a checkpoint is a reason to watch closely."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    monitor, stream = Monitor(optimizer), Stream()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.backward(stream.batch(model))
+    optimizer.step()
+    assert monitor.read().batches == 1
+    monitor.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(dict(every=0), "every must"), (dict(every=-1), "every must"), (dict(every=1.5), "every must"),
+     (dict(horizon=0), "horizon must"), (dict(horizon=-2), "horizon must"), (dict(horizon=2.5), "horizon must")],
+    ids=str,
+)  # fmt: skip
+def test_bad_options(options, message):
+    optimizer = OPTIMIZERS["sgd"](mlp())
+    with pytest.raises(ValueError, match=message):
+        Monitor(optimizer, **options)
+
+
+# --------------------------------------------------------------------------- read
+
+
+def staleness_of(reference, span=slice(None)):
+    """``‖η‖ / ‖μ‖`` of the last step, before any bound, from what the reference remembers."""
+    t = len(reference.gradients)
+    weights = [(1 - BETA) * BETA ** (t - 1 - i) for i in range(t)]
+    mu = sum(w * g for w, g in zip(weights, reference.gradients, strict=True))
+    now = reference.points[-1]
+    if reference.oracle:
+        eta = mu - reference.mu_hat
+    else:
+        moved = zip(weights, reference.taylors, reference.points, strict=True)
+        eta = -sum(w * z.T @ (now - point) for w, z, point in moved)
+    return float(eta[span].norm() / mu[span].norm())
+
+
+@pytest.mark.parametrize("trust", [None, 0.1], ids=["free", "bounded"])
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_staleness_is_the_references(correction, trust):
+    """Of the correction as it was found, not as the bound left it; with the steps and those that were bounded."""
+    model, twin = twins(mlp)
+    parameters = list(twin.parameters())
+    n = sum(p.numel() for p in parameters)
+    mask = {
+        "none": torch.zeros(n, n),
+        "diagonal": diagonal_mask(parameters),
+        "blocks": block_mask([p.numel() for p in parameters]),
+    }.get(correction)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction, trust=trust, horizon=50)
+    reference = Reference(parameters, 0.2, BETA, mask=mask, trust=trust, oracle=correction == "oracle")
+    one, two = Stream(), Stream()
+    bounded = 0
+    for step in range(1, 9):
+        optimizer.backward(one.batch(model))
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(two.batch(twin))
+        (found,) = read(optimizer)
+        expected = staleness_of(reference)
+        bounded += trust is not None and correction != "oracle" and expected > trust
+        assert found.staleness == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert found.steps == step
+        assert found.bounded_share == pytest.approx(bounded / step)
+        assert found.correction == correction
+    assert (found.staleness > 0.01) == (correction != "none")
+    if trust is not None and correction in ("dense", "window"):
+        assert 0 < bounded < 8
+
+
+def test_groups_are_read_one_by_one():
+    model, twin = twins(mlp)
+    sizes = [sum(p.numel() for p in part.parameters()) for part in (model[:2], model[2:])]
+    optimizer = OPTIMIZERS["sgd"](
+        [{"params": model[:2]}, {"params": model[2:], "correction": "none"}], correction="dense", trust=None
+    )
+    mask = block_mask(sizes)
+    mask[sizes[0] :] = 0
+    reference = Reference(twin.parameters(), 0.2, BETA, mask=mask)
+    one, two = Stream(), Stream()
+    for _ in range(5):
+        optimizer.backward(one.batch(model))
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(two.batch(twin))
+    first, second = read(optimizer)
+    assert first.staleness == pytest.approx(staleness_of(reference, slice(0, sizes[0])), rel=1e-9)
+    assert (second.staleness, second.bounded_share, second.steps) == (0.0, 0.0, 5)
+    assert (first.correction, second.correction) == ("dense", "none")
+
+
+def test_reading_before_the_first_step():
+    optimizer = OPTIMIZERS["sgd"](mlp())
+    assert read(optimizer) == [(0.0, 0.0, 0, "auto")]
+    assert skipped_steps(optimizer) == 0
+    assert optimizer.state_dict()["state"] == {}  # looking leaves no trace
+
+
+@pytest.mark.parametrize(("size", "expected"), [(3, "dense"), (40, "window")])
+def test_read_says_what_auto_came_to(size, expected):
+    model, _ = twins(lambda: mlp(size))
+    optimizer = OPTIMIZERS["sgd"](model, correction="auto")
+    optimizer.backward(Stream().batch(model))
+    optimizer.step()
+    assert read(optimizer)[0].correction == expected
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_skipped_steps_are_counted_and_not_steps(correction):
+    """They are in no group's count, and a monitor has not seen them."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction, on_nonfinite="skip")
+    monitor, stream = Monitor(optimizer), Stream()
+    for step in range(5):
+        batch = stream.batch(model)
+        spoil = math.nan if step in (1, 3) else 1.0
+        optimizer.backward(lambda batch=batch, spoil=spoil: (batch()[0], batch()[1] * spoil))
+        optimizer.step()
+        optimizer.zero_grad()
+        assert skipped_steps(optimizer) == (step >= 1) + (step >= 3)
+    assert read(optimizer)[0].steps == 3
+    assert monitor.read().batches == 3

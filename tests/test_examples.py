@@ -1,0 +1,173 @@
+"""The examples run and do what they say, and so does every snippet of the documentation."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import unstale
+
+ROOT = Path(__file__).parent.parent
+
+
+def load(name):
+    """An example as a module. It is not installed, so it is loaded from its file."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+td_loop = load("td_loop")
+policy_evaluation = load("policy_evaluation")
+
+
+# ------------------------------------------------------------------------------------------------------- td_loop
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_td_loop_learns(corrected):
+    untrained = td_loop.main(steps=0, corrected=corrected)
+    assert td_loop.main(steps=400, corrected=corrected) < untrained / 4
+
+
+def test_td_loop_differs_by_the_correction_alone(monkeypatch):
+    """Without correction, the corrected optimizer makes torch's steps: lr and momentum are the same in both."""
+    plain = td_loop.main(steps=30)
+    assert td_loop.main(steps=30, corrected=True) != pytest.approx(plain, rel=1e-4)
+    corrected = unstale.CorrectedSGD
+    monkeypatch.setattr(unstale, "CorrectedSGD", lambda *a, **k: corrected(*a, correction="none", **k))
+    assert td_loop.main(steps=30, corrected=True) == pytest.approx(plain, rel=1e-4)
+
+
+def test_random_walk_values_solve_their_equation():
+    value = td_loop.true_values()
+    gamma, around = td_loop.GAMMA, torch.cat([torch.zeros(1), value, torch.zeros(1)])
+    expected = gamma / 2 * (around[:-2] + around[2:])
+    expected[0] -= 0.5
+    expected[-1] += 0.5
+    torch.testing.assert_close(value, expected)
+
+
+def test_random_walk_pays_at_its_ends_alone():
+    state, reward, following, terminated = td_loop.walk(5000, torch.Generator().manual_seed(0))
+    assert set(reward[terminated == 0].tolist()) == {0.0}
+    assert reward[terminated == 1].tolist() == following[terminated == 1].squeeze(-1).tolist()  # positions -1 and 1
+    torch.testing.assert_close((following - state).abs(), torch.full_like(state, 0.1))
+
+
+# --------------------------------------------------------------------------------------------- policy_evaluation
+
+
+@pytest.mark.parametrize(
+    "state, expected, ends",
+    [
+        # At rest in the valley: push right, 0.001 - 0.0025 cos(-1.5) = 0.000823157.
+        ((-0.5, 0.0), (-0.499176843, 0.000823157), False),
+        # Rolling left, pushed left: -0.02 - 0.001 - 0.0025 cos(-1.5).
+        ((-0.5, -0.02), (-0.521176843, -0.021176843), False),
+        # Faster than allowed: 0.07 + 0.001 - 0.0025 cos(-3) > 0.07.
+        ((-1.0, 0.07), (-0.93, 0.07), False),
+        # Into the left wall: position and velocity stop.
+        ((-1.19, -0.07), (-1.2, 0.0), False),
+        # Over the goal: 0.03 + 0.001 - 0.0025 cos(1.47) = 0.030748435.
+        ((0.49, 0.03), (0.520748435, 0.030748435), True),
+    ],
+)
+def test_mountain_car_steps_by_hand(state, expected, ends):
+    following, terminated = policy_evaluation.follow_policy(torch.tensor([state]))
+    torch.testing.assert_close(following, torch.tensor([expected]), rtol=0, atol=1e-9)
+    assert terminated.item() is ends
+
+
+def test_true_value_satisfies_the_bellman_equation():
+    state = policy_evaluation.uniform_states(3000, seed=0)
+    following, terminated = policy_evaluation.follow_policy(state)
+    expected = -0.1 + 0.95 * torch.where(terminated, 0.0, policy_evaluation.true_value(following))
+    torch.testing.assert_close(policy_evaluation.true_value(state), expected, rtol=0, atol=1e-6)
+    assert 0 < terminated.float().mean() < 0.5  # both kinds of states are there
+
+
+def test_true_value_by_hand():
+    # One step from the goal, and one that takes two: -0.1 and -0.1 (1 + 0.95).
+    value = policy_evaluation.true_value(torch.tensor([[0.49, 0.03], [0.45, 0.03]]))
+    torch.testing.assert_close(value, torch.tensor([-0.1, -0.195]))
+
+
+def test_policy_evaluation_learns_prints_and_plots(tmp_path, capsys):
+    path = tmp_path / "made" / "plot.png"
+    results = policy_evaluation.main(steps=60, seeds=1, workers=1, unbounded=True, path=path)
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(results) == 4 * 2 * 2
+    for run, errors in results.items():
+        assert len(errors) == len(run.marks) and errors[-1] < 0.8 * errors[0]
+    starts = {errors[0] for errors in results.values()}
+    assert len(starts) == 1  # every method starts from the same weights
+    at_setting = {run.method: errors[-1] for run, errors in results.items() if run.setting == (0.5, 0.9)}
+    assert len({at_setting[name] for name in ("momentum", "diagonal correction", "full correction")}) == 3
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Mean squared error" in printed and "0.99" in printed and "plot.png" in printed
+
+
+def test_policy_evaluation_counts_divergence():
+    run = policy_evaluation.Run("momentum", lr=1e6, beta=0.9, seed=0, steps=100)
+    made = []
+    errors = policy_evaluation.train(run, made.append)
+    assert math.isinf(errors[-1]) and len(errors) == len(run.marks)
+    assert sum(made) == run.steps  # the progress bar gets to its end
+    assert policy_evaluation._cell([1.0, math.inf], False) == "1 of 2\ndiverged"
+
+
+def test_policy_evaluation_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install matplotlib rich"):
+        policy_evaluation.main(steps=1)
+
+
+# ----------------------------------------------------------------------------------------------------- snippets
+
+
+def blocks(page):
+    """The python blocks of a page, each with the heading that it stands under."""
+    text = (ROOT / page).read_text()
+    found, heading = [], ""
+    for title, code in re.findall(r"^#+ ([^\n]*)$|^```python\n(.*?)^```$", text, flags=re.M | re.S):
+        heading = title or heading
+        if code:
+            found.append(pytest.param(code, id=heading))
+    return found
+
+
+PRELUDE, *RECIPES = blocks("docs/recipes.md")
+
+
+@pytest.mark.parametrize("code", RECIPES)
+def test_recipe_runs(code):
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    names: dict = {}
+    with warnings.catch_warnings():
+        exec(PRELUDE.values[0], names)
+        exec(code, names)
+    assert math.isfinite(names["loss"])
+    optimizer = names["optimizer"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    assert all(p.isfinite().all() for p in parameters)
+    for reading in unstale.diagnostics.read(optimizer):
+        assert reading.steps >= 1
+
+
+def test_every_recipe_is_found_and_listed():
+    page = (ROOT / "docs/recipes.md").read_text()
+    assert len(RECIPES) == page.count("```python") - 1
+    headings = re.findall(r"^## (.*)$", page, flags=re.M)
+    assert headings == re.findall(r"^- \[(.*)\]\(#", page, flags=re.M)
+    assert headings == [recipe.id for recipe in RECIPES]

@@ -1,0 +1,520 @@
+"""Every bad input gives an error that names the argument and the way out, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+from problems import Stream, mlp, parameters_of, twins
+from torch import nn
+
+import unstale
+from unstale.diagnostics import skipped_steps
+
+OPTIMIZERS = {
+    "sgd": lambda p, lr=0.1, **o: unstale.CorrectedSGD(p, lr=lr, **o),
+    "adam": lambda p, lr=0.1, **o: unstale.CorrectedAdam(p, lr=lr, **o),
+    "rmsprop": lambda p, lr=0.1, **o: unstale.CorrectedRMSprop(p, lr=lr, **o),
+    "tdprop": lambda p, lr=0.1, **o: unstale.CorrectedTDprop(p, lr=lr, **o),
+}
+CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
+NAN, INF = math.nan, math.inf
+
+every_base = pytest.mark.parametrize("base", OPTIMIZERS)
+every_correction = pytest.mark.parametrize("correction", CORRECTIONS)
+
+
+def train(model, optimizer, stream, steps=1):
+    for _ in range(steps):
+        optimizer.backward(stream.batch(model))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def snapshot(model, optimizer):
+    """All that a refused call must leave alone."""
+    grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    return copy.deepcopy((list(model.parameters()), grads, optimizer.state_dict()))
+
+
+def assert_same(one, other):
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    else:
+        assert one == other
+
+
+# ------------------------------------------------------------------------ options
+
+BAD_OPTIONS = [
+    (dict(lr=-0.1), "lr must not be negative, got -0.1"),
+    (dict(lr=NAN), "lr must not be negative, got nan"),
+    (dict(lr=torch.tensor(-1.0)), "lr must not be negative"),
+    (dict(weight_decay=-1e-4), "weight_decay must not be negative, got -0.0001"),
+    (dict(correction="full"), "correction must be one of 'none', .*'dense', 'window', .*got 'full'"),
+    (dict(correction=None), "correction must be one of 'none', .*got None"),
+    (dict(recursion="paper"), "recursion must be one of 'displacement', 'literal'; got 'paper'"),
+    (dict(on_nonfinite="ignore"), "on_nonfinite must be one of 'raise', 'skip'; got 'ignore'"),
+    (dict(trust=0), "trust must be positive, or None for no bound, got 0"),
+    (dict(trust=-1.0), "trust must be positive, or None for no bound, got -1.0"),
+    (dict(trust=NAN), "trust must be positive, or None for no bound, got nan"),
+    (dict(horizon=0), "horizon must be a whole number of at least 1, or None, got 0"),
+    (dict(horizon=-3), "horizon must be a whole number of at least 1, or None, got -3"),
+    (dict(horizon=2.5), "horizon must be a whole number of at least 1, or None, got 2.5"),
+    (dict(horizon=INF), "horizon must be a whole number of at least 1, or None, got inf"),
+    (dict(horizon="all"), "horizon must be a whole number of at least 1, or None, got '?all"),
+    (dict(correction="blocks", block_size=0), "block_size must be a whole number of at least 1, or None, got 0"),
+    (dict(correction="blocks", block_size=1.5), "block_size must be a whole number of at least 1, or None, got 1.5"),
+    (dict(refresh=(0,)), r"refresh must list ages in steps of at least 1, got \(0,\)"),
+    (dict(refresh=(1.5,)), r"refresh must list ages in steps of at least 1, got \(1.5,\)"),
+    (dict(refresh=2), "refresh must list ages in steps of at least 1, got 2"),
+    (dict(correction="dense", refresh=(1,)), "refresh needs correction='window' .*got 'dense'"),
+    (dict(correction="oracle", refresh=(1,)), "refresh needs correction='window' .*got 'oracle'"),
+    (dict(correction="window", second_order=True), "second_order=True does nothing for correction='window'; use 'dense'"),
+    (dict(correction="none", second_order=True), "second_order=True does nothing for correction='none'; use 'dense'"),
+    (dict(correction="oracle", second_order=True), "second_order=True does nothing .*'oracle'; use 'dense'"),
+]
+BAD_BETAS = {
+    "sgd": [(dict(beta=value), r"beta must be in \[0, 1\), got") for value in (1.0, -0.1, 1.5, NAN)],
+    "rmsprop": [
+        (dict(beta=1.0), r"beta must be in \[0, 1\), got 1.0"),
+        (dict(alpha=1.0), r"alpha must be in \[0, 1\), got 1.0"),
+        (dict(eps=-1e-8), "eps must not be negative, got -1e-08"),
+    ],
+    "adam": [
+        (dict(betas=(1.0, 0.9)), r"betas\[0\] must be in \[0, 1\), got 1.0"),
+        (dict(betas=(0.9, 1.0)), r"betas\[1\] must be in \[0, 1\), got 1.0"),
+        (dict(betas=(-0.1, 0.9)), r"betas\[0\] must be in \[0, 1\), got -0.1"),
+        (dict(betas=(0.9, NAN)), r"betas\[1\] must be in \[0, 1\), got nan"),
+        (dict(betas=(0.9,)), r"betas must be (two|a pair).*got \(0.9,\)"),
+        (dict(betas=(0.9, 0.99, 0.999)), r"betas must be (two|a pair).*got \(0.9, 0.99, 0.999\)"),
+        (dict(betas=0.9), "betas must be (two|a pair).*got 0.9"),
+        (dict(eps=-1.0), "eps must not be negative, got -1.0"),
+    ],
+}
+BAD_BETAS["tdprop"] = BAD_BETAS["adam"]
+BAD = [
+    *((base, options, message) for base in ("sgd", "tdprop") for options, message in BAD_OPTIONS),
+    *((base, options, message) for base, rows in BAD_BETAS.items() for options, message in rows),
+]
+BAD_IDS = [f"{base}-{'-'.join(f'{k}={v}' for k, v in options.items())}" for base, options, _ in BAD]
+
+
+@pytest.mark.parametrize("where", ["for all", "for a group"])
+@pytest.mark.parametrize(("base", "options", "message"), BAD, ids=BAD_IDS)
+def test_bad_options(base, options, message, where):
+    with pytest.raises((ValueError, TypeError), match=message):
+        if where == "for all":
+            OPTIMIZERS[base](nn.Linear(2, 1), **options)
+        else:
+            OPTIMIZERS[base]([{"params": nn.Linear(2, 1)}, {"params": nn.Linear(2, 1), **options}])
+
+
+@every_base
+def test_a_group_that_was_refused_is_not_there(base):
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS[base](model[2:])
+    with pytest.raises(ValueError, match="trust must be positive"):
+        optimizer.add_param_group({"params": model[:2], "trust": -1.0})
+    assert len(optimizer.param_groups) == 1
+    train(model, optimizer, Stream(), 2)
+
+
+@every_base
+def test_unknown_keyword(base):
+    """The likely one is a misspelt one: the error names it, and what there is."""
+    with pytest.raises(TypeError, match="unknown argument 'corection'.*correction"):
+        OPTIMIZERS[base](nn.Linear(2, 1), corection="none")
+
+
+@pytest.mark.parametrize("option", ["horizon", "block_size"])
+def test_a_whole_number_may_be_a_float(option):
+    """``horizon=2 / (1 - beta)`` is one."""
+    paths = []
+    for number in (3, 3.0):
+        model, _ = twins(mlp)
+        correction = "window" if option == "horizon" else "blocks"
+        optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction, **{option: number})
+        train(model, optimizer, Stream(), 5)
+        paths.append(parameters_of(model))
+    assert torch.equal(*paths)
+
+
+# ------------------------------------------------------------------------ batches
+
+ROW = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3)
+
+
+def values(model):
+    return model(ROW).squeeze(-1)
+
+
+BAD_BATCHES = {
+    "prediction [m, 1]": (lambda m: (m(ROW), values(m)), r"prediction must have shape \[m\].*\[4, 1\].*squeeze\(-1\)"),
+    "target [m, 1]": (lambda m: (values(m), m(ROW)), r"target must have shape \[m\].*\[4, 1\].*squeeze\(-1\)"),
+    "both [m, 1]": (lambda m: (m(ROW), m(ROW)), r"prediction must have shape \[m\].*\[4, 1\].*squeeze\(-1\)"),
+    "prediction [m, a]": (lambda m: (m(ROW).expand(4, 2), values(m)), r"prediction must have .*\[4, 2\].*gather"),
+    "target [m, a]": (lambda m: (values(m), m(ROW).expand(4, 2)), r"target must have .*\[4, 2\].*gather"),
+    "prediction [m, t, a]": (lambda m: (m(ROW).view(2, 1, 2), 0.0), r"prediction must have .*\[2, 1, 2\].*flatten"),
+    "scalar prediction": (lambda m: (values(m)[0], values(m)[1]), r"prediction must have .*\[\].*reshape\(1\)"),
+    "lengths": (lambda m: (values(m), values(m)[:3]), "prediction has 4 samples but target has 3"),
+    "empty": (lambda m: (values(m)[:0], values(m)[:0]), r"prediction is an empty batch; skip backward\(\)"),
+    "detached": (lambda m: (values(m).detach(), values(m)), r"prediction does not depend on any param.*live output"),
+    "integers": (lambda m: (values(m).long(), values(m)), "prediction must be floating point, not torch.int64"),
+    "no target": (lambda m: (values(m), None), r"backward\(\) needs a target|target must be a tensor or a number"),
+    "words": (lambda m: (values(m), "next"), "target must be a tensor or a number"),
+    "prediction no tensor": (lambda m: (1.0, values(m)), "prediction must be a tensor"),
+}
+
+
+@pytest.mark.parametrize("given", ["tensors", "function"])
+@pytest.mark.parametrize("bad", BAD_BATCHES)
+@pytest.mark.parametrize("correction", ["none", "dense", "oracle"])
+def test_bad_batches(correction, bad, given):
+    make, message = BAD_BATCHES[bad]
+    model, twin = twins(mlp)
+    optimizer, other = (OPTIMIZERS["sgd"](m, correction=correction) for m in (model, twin))
+    one, two = Stream(), Stream()
+    train(model, optimizer, one, 2)
+    before = snapshot(model, optimizer)
+    with pytest.raises((ValueError, TypeError), match=message):
+        if given == "tensors":
+            optimizer.backward(*make(model))
+        else:
+            optimizer.backward(lambda: make(model))
+    assert_same(snapshot(model, optimizer), before)
+    train(model, optimizer, one, 2)
+    train(twin, other, two, 4)
+    assert torch.equal(parameters_of(model), parameters_of(twin))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda m: (values(m),), r"backward\(\) needs a target: call backward\(prediction, target\)"),
+        (lambda m: (lambda: values(m),), r"function must return the pair \(prediction, target\)"),
+        (lambda m: (lambda: None,), r"function must return the pair \(prediction, target\)"),
+        (lambda m: (lambda: (values(m), values(m), 1.0),), r"function must return the pair \(prediction, target\)"),
+        (lambda m: (lambda: (values(m), values(m)), values(m)), "returns its own target; leave target out"),
+        (lambda m: (values(m).tolist(), values(m)), "prediction must be a tensor or a function, not list"),
+    ],
+    ids=["no target", "one tensor", "nothing", "three", "target twice", "a list"],
+)
+@pytest.mark.parametrize("correction", ["dense", "oracle"])
+def test_batches_given_wrongly(correction, arguments, message):
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    with pytest.raises(TypeError, match=message):
+        optimizer.backward(*arguments(model))
+    assert all(p.grad is None for p in model.parameters())
+
+
+BAD_WEIGHTS = {
+    "[m, 1]": (torch.ones(4, 1), r"weight must .*\[4, 1\].*squeeze\(-1\)"),
+    "another length": (torch.ones(3), r"weight must .*\[3\]|weight has 3"),
+    "[m, a]": (torch.ones(4, 2), r"weight must .*\[4, 2\]"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_WEIGHTS)
+@pytest.mark.parametrize("correction", ["none", "dense"])
+def test_bad_weights(correction, bad):
+    """``[m, 1]`` would broadcast to ``[m, m]``, and train on nonsense if nobody looked."""
+    weight, message = BAD_WEIGHTS[bad]
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    with pytest.raises(ValueError, match=message):
+        optimizer.backward(lambda: (values(model), 0.9 * values(model)), weight=weight)
+    assert all(p.grad is None for p in model.parameters())
+
+
+BAD_LOSSES = {
+    "a mean": (lambda r: r.square().mean(), r"loss must be elementwise.*\(4,\).*\(\).*[Ll]eave out its reduction"),
+    "a column": (lambda r: r.square().unsqueeze(-1), r"loss must be elementwise.*\(4,\).*\(4, 1\)"),
+    "unknown": ("mse", r"loss='mse' is not known; use one of .*'half_squared'.*'huber'.*'squared'.*or a function"),
+    "detached": (lambda r: r.detach().square(), "loss must be .*differentiable"),
+    "a number": (lambda r: 1.0, "loss must "),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LOSSES)
+@pytest.mark.parametrize("correction", ["none", "dense"])
+def test_bad_losses(correction, bad):
+    loss, message = BAD_LOSSES[bad]
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    with pytest.raises((ValueError, TypeError), match=message):
+        optimizer.backward(lambda: (values(model), 0.9 * values(model)), loss=loss)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@every_base
+@pytest.mark.parametrize("correction", CORRECTIONS[1:])
+def test_step_before_backward(base, correction):
+    """``loss.backward()`` fills ``.grad``, and says nothing of how it goes stale."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS[base](model, correction=correction)
+    before = parameters_of(model)
+    with pytest.raises(RuntimeError, match=r"step\(\) came before backward\(\): call optimizer.backward\("):
+        optimizer.step()
+    values(model).mean().backward()
+    with pytest.raises(RuntimeError, match=r"step\(\) came before backward\(\)"):
+        optimizer.step()
+    assert torch.equal(parameters_of(model), before)
+    optimizer.zero_grad()
+    train(model, optimizer, Stream(), 2)
+    with pytest.raises(RuntimeError, match=r"step\(\) came before backward\(\)"):
+        optimizer.step()
+
+
+@every_correction
+def test_two_batches_of_different_sizes_in_one_step(correction):
+    """Refused whole: the step goes on with the first alone."""
+    model, twin = twins(mlp)
+    optimizer, other = (OPTIMIZERS["sgd"](m, correction=correction) for m in (model, twin))
+    one, two = Stream(), Stream()
+    optimizer.backward(one.batch(model))
+    before = snapshot(model, optimizer)
+    with pytest.raises(ValueError, match=r"a batch of 3 after one of 4 in the same step.*step\(\) and zero_grad\(\)"):
+        optimizer.backward(Stream(m=3).batch(model))
+    assert_same(snapshot(model, optimizer), before)
+    optimizer.step()
+    optimizer.zero_grad()
+    train(twin, other, two)
+    assert torch.equal(parameters_of(model), parameters_of(twin))
+    train(model, optimizer, Stream(m=3))  # in a step of its own it is welcome
+
+
+@every_base
+@pytest.mark.parametrize("options", [dict(correction="oracle"), dict(correction="window", refresh=(1,))], ids=str)
+def test_tensors_where_a_function_is_needed(base, options):
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS[base](model, **options)
+    with pytest.raises(TypeError, match=r"give backward\(\) the batch as a function .*not the tensors"):
+        optimizer.backward(values(model), 0.9 * values(model))
+    assert all(p.grad is None for p in model.parameters())
+    train(model, optimizer, Stream(), 2)
+
+
+@pytest.mark.parametrize("target", ["a detached tensor", "a number", "a frozen network's"])
+@every_base
+def test_a_constant_target_warns_once(base, target):
+    """It is legal, and often a stray ``detach()``. Said once, where the user called, it is enough."""
+    targets = {
+        "a detached tensor": lambda m: values(m).detach(),
+        "a number": lambda m: 1.0,
+        "a frozen network's": lambda m: values(copy.deepcopy(m).requires_grad_(False)),
+    }
+    for _ in range(2):  # once for every optimizer
+        model, _ = twins(mlp)
+        optimizer = OPTIMIZERS[base](model)
+        with pytest.warns(unstale.ConstantTargetWarning, match="pass the bootstrap value live: no detach") as caught:
+            optimizer.backward(values(model), targets[target](model))
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(2):  # warnings are errors here
+            optimizer.backward(values(model), targets[target](model))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_live_target_does_not_warn():
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    train(model, optimizer, Stream(done=1.0), 2)  # every sample terminates, but the graph is there
+    optimizer.backward_log_likelihood(nn.functional.logsigmoid(values(model)))
+
+
+# --------------------------------------------------------------------- not finite
+
+
+def poisoned(model, where, number):
+    """A TD batch with one bad number in it."""
+    bad = torch.zeros(4)
+    bad[2] = number
+
+    def batch():
+        prediction, reward, following = values(model), torch.ones(4), model(ROW + 1).squeeze(-1)
+        if where == "prediction":
+            prediction = prediction + bad
+        elif where == "reward":
+            reward = reward + bad
+        else:
+            following = following + bad
+        return prediction, unstale.targets.td(reward, following, torch.zeros(4), 0.9)
+
+    return batch
+
+
+every_poison = pytest.mark.parametrize("number", [NAN, INF, -INF])
+everywhere = pytest.mark.parametrize("where", ["prediction", "target", "reward"])
+
+
+@every_poison
+@everywhere
+@every_correction
+def test_nonfinite_raises_and_has_never_been(correction, where, number):
+    """Alone in its step, and after a good batch in the same step, whose gradient stays."""
+    model, twin = twins(mlp)
+    optimizer, other = (OPTIMIZERS["adam"](m, correction=correction) for m in (model, twin))
+    one, two = Stream(), Stream()
+    for step in range(6):
+        if step in (0, 2):
+            before = snapshot(model, optimizer)
+            with pytest.raises(FloatingPointError, match="prediction, target or weight is not finite.*'skip'"):
+                optimizer.backward(poisoned(model, where, number))
+            assert_same(snapshot(model, optimizer), before)
+        optimizer.backward(one.batch(model))
+        if step in (1, 3):
+            before = snapshot(model, optimizer)
+            with pytest.raises(FloatingPointError):
+                optimizer.backward(poisoned(model, where, number))
+            assert_same(snapshot(model, optimizer), before)
+        optimizer.step()
+        optimizer.zero_grad()
+        train(twin, other, two)
+        assert torch.equal(parameters_of(model), parameters_of(twin))
+    assert skipped_steps(optimizer) == 0
+
+
+@every_poison
+@everywhere
+@every_correction
+def test_nonfinite_is_skipped_and_counted(correction, where, number):
+    """The step is left out whole, a good batch in it included, and the count is saved."""
+    model, twin = twins(mlp)
+    optimizer, other = (OPTIMIZERS["adam"](m, correction=correction, on_nonfinite="skip") for m in (model, twin))
+    one, two = Stream(), Stream()
+    for step in range(6):
+        if step in (0, 2, 3):
+            before = snapshot(model, optimizer)
+            if step == 3:
+                optimizer.backward(Stream(seed=9).batch(model))
+            optimizer.backward(poisoned(model, where, number))
+            optimizer.step()
+            optimizer.zero_grad()
+            after = snapshot(model, optimizer)
+            assert_same(after[0], before[0])
+        train(model, optimizer, one)
+        train(twin, other, two)
+        assert torch.equal(parameters_of(model), parameters_of(twin))
+    assert skipped_steps(optimizer) == 3
+    assert skipped_steps(other) == 0
+    other.load_state_dict(optimizer.state_dict())
+    assert skipped_steps(other) == 3
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip"])
+@pytest.mark.parametrize("weight", [NAN, INF, torch.tensor([1.0, 1.0, NAN, 1.0])], ids=["nan", "inf", "one nan"])
+def test_nonfinite_weights_are_refused_too(weight, mode):
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model, on_nonfinite=mode)
+    before = parameters_of(model)
+    if mode == "raise":
+        with pytest.raises(FloatingPointError, match="weight is not finite"):
+            optimizer.backward(values(model), 0.9 * values(model), weight=weight)
+    else:
+        optimizer.backward(values(model), 0.9 * values(model), weight=weight)
+        optimizer.step()
+        assert skipped_steps(optimizer) == 1
+    assert torch.equal(parameters_of(model), before)
+
+
+# --------------------------------------------------------- samples that are mixed
+
+
+def normed(observed):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
+    model(torch.randn(20, 3)).mean().backward()  # running statistics that are not the initial ones
+    model.zero_grad()
+    return unstale.observe(model) if observed else model
+
+
+either_way = pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
+
+
+@either_way
+@pytest.mark.parametrize("correction", ["diagonal", "blocks", "dense", "window"])
+def test_batch_norm_in_training_mode_is_refused(correction, observed):
+    """Per-sample gradients do not exist there. The error says what to do; done, training goes on as if new."""
+    model = normed(observed)
+    optimizer = OPTIMIZERS["sgd"](model.parameters(), correction=correction)
+    fresh = copy.deepcopy(model).eval()
+    stream = Stream()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"batch normalisation in training mode.*model.eval\(\).*LayerNorm"):
+            optimizer.backward(stream.batch(model))
+        assert all(p.grad is None for p in model.parameters())
+    model.eval()
+    for statistic, value in fresh.named_buffers():
+        model.get_buffer(statistic).copy_(value)
+    train(model, optimizer, Stream(), 3)
+    train(fresh, OPTIMIZERS["sgd"](fresh.parameters(), correction=correction), Stream(), 3)
+    assert torch.equal(parameters_of(model), parameters_of(fresh))
+
+
+@either_way
+@pytest.mark.parametrize("correction", ["diagonal", "blocks", "dense", "window", "oracle"])
+def test_batch_norm_in_evaluation_mode_works(correction, observed):
+    """``.grad`` is autograd's, and so the layer is a fixed affine map, whose scale and bias train."""
+    model = normed(observed).eval()
+    twin = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["sgd"](model.parameters(), correction=correction)
+    one, two = Stream(), Stream()
+    for _ in range(3):
+        optimizer.backward(one.batch(model))
+        twin.load_state_dict(model.state_dict())
+        twin.zero_grad()
+        prediction, target = two.batch(twin)()
+        ((prediction - target.detach()).square() / 2).mean().backward()
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-12, atol=1e-12)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not torch.equal(model[1].weight, torch.ones(5))
+
+
+@pytest.mark.parametrize("correction", ["none", "oracle"])
+def test_batch_norm_is_welcome_where_no_sample_is_told_apart(correction):
+    model = normed(observed=True)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    before = parameters_of(model)
+    train(model, optimizer, Stream(), 3)
+    assert not torch.equal(parameters_of(model), before)
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch: mixes samples without a batch norm."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize("correction", ["diagonal", "blocks", "dense", "window"])
+def test_a_model_that_mixes_rows_is_told_so_once_and_is_still_right(correction):
+    """No error: the gradient of each prediction exists, if not that of each row. It is only slower."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), Centred(), nn.Tanh(), nn.Linear(5, 1))
+    twin = copy.deepcopy(model)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    other = OPTIMIZERS["sgd"](twin.parameters(), correction=correction)
+    one, two = Stream(), Stream()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, optimizer, one, 4)
+    assert ["mixes the rows" in str(warning.message) for warning in caught] == [True]
+    train(twin, other, two, 4)
+    torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-12, atol=1e-12)
