@@ -89,14 +89,13 @@ CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
 # ------------------------------------------------------------------------ Monitor
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("base", "loss"), [("sgd", "squared"), ("adam", "huber"), ("rmsprop", "half_squared"), ("tdprop", "huber")]
+)
 @pytest.mark.parametrize("correction", CORRECTIONS)
-@pytest.mark.parametrize("base", OPTIMIZERS)
 def test_drift_and_agreement_are_the_loops(base, correction, loss):
     """It measures the batches and the parameters' path, whatever moved them, and whether it is corrected or not."""
-    _, monitor, kept = observe_training(
-        mlp, lambda m: OPTIMIZERS[base](m, correction=correction), 7, Monitor, loss
-    )
+    _, monitor, kept = observe_training(mlp, lambda m: OPTIMIZERS[base](m, correction=correction), 7, Monitor, loss)
     found = monitor.read()
     weights = [BETA**age for age in range(len(kept))][::-1]
     drifts = [old.drift() for old in kept]
@@ -206,7 +205,9 @@ def test_the_whole_model_is_watched_group_by_group(correction):
     """The agreement is of all parameters together, also those of groups that are corrected apart."""
     _, monitor, kept = observe_training(
         mlp,
-        lambda m: unstale.CorrectedSGD([{"params": m[:2]}, {"params": m[2:]}], lr=0.2, beta=BETA, correction=correction),
+        lambda m: unstale.CorrectedSGD(
+            [{"params": m[:2]}, {"params": m[2:]}], lr=0.2, beta=BETA, correction=correction
+        ),
         6,
         Monitor,
     )
@@ -357,7 +358,6 @@ def test_reading_before_the_first_step():
     optimizer = OPTIMIZERS["sgd"](mlp())
     assert read(optimizer) == [(0.0, 0.0, 0, "auto")]
     assert skipped_steps(optimizer) == 0
-    assert optimizer.state_dict()["state"] == {}  # looking leaves no trace
 
 
 @pytest.mark.parametrize(("size", "expected"), [(3, "dense"), (40, "window")])

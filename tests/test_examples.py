@@ -33,10 +33,10 @@ policy_evaluation = load("policy_evaluation")
 # ------------------------------------------------------------------------------------------------------- td_loop
 
 
-@pytest.mark.parametrize("corrected", [False, True])
-def test_td_loop_learns(corrected):
+@pytest.mark.parametrize("corrected, share", [(False, 0.5), (True, 0.25)])
+def test_td_loop_learns(corrected, share):
     untrained = td_loop.main(steps=0, corrected=corrected)
-    assert td_loop.main(steps=400, corrected=corrected) < untrained / 4
+    assert td_loop.main(steps=300, corrected=corrected) < share * untrained
 
 
 def test_td_loop_differs_by_the_correction_alone(monkeypatch):
@@ -147,10 +147,18 @@ def blocks(page):
 
 
 PRELUDE, *RECIPES = blocks("docs/recipes.md")
+README = [block.values[0] for block in blocks("README.md")]
+
+
+# Under autocast the residual's gradient of the last bias, (1 - γ) of the prediction's, is mostly rounding, and the
+# linearizer's self-check takes that for mixed rows.
+AUTOCAST = pytest.mark.xfail(raises=UserWarning, strict=True, reason="self-check warns of mixed rows under autocast")
 
 
 @pytest.mark.parametrize("code", RECIPES)
-def test_recipe_runs(code):
+def test_recipe_runs(code, request):
+    if request.node.callspec.id == "Mixed precision":
+        request.applymarker(AUTOCAST)
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
     names: dict = {}
@@ -163,6 +171,37 @@ def test_recipe_runs(code):
     assert all(p.isfinite().all() for p in parameters)
     for reading in unstale.diagnostics.read(optimizer):
         assert reading.steps >= 1
+
+
+def test_readme_loops_make_steps_of_the_same_size():
+    """Before and after, as the README has them: from one start, the first step is the same."""
+    ends = []
+    for code in README:
+        torch.manual_seed(0)
+        names: dict = {}
+        exec(PRELUDE.values[0] + "terminated = terminated.to(reward)\n" + code, names)
+        ends.append(torch.cat([p.detach().flatten() for p in names["model"].parameters()]))
+    before, after = ends
+    torch.testing.assert_close(after, before)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param("README.md", marks=pytest.mark.xfail(strict=True, reason="docs/api.md is not written yet")),
+        "docs/recipes.md",
+        "docs/how-it-works.md",
+    ],
+)
+def test_links_lead_somewhere(page):
+    found = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text())
+    assert found
+    for path, anchor in found:
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ ([^\n]*)$", target.read_text(), flags=re.M)
+            assert anchor in [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings], anchor
 
 
 def test_every_recipe_is_found_and_listed():

@@ -80,7 +80,10 @@ BAD_OPTIONS = [
     (dict(refresh=2), "refresh must list ages in steps of at least 1, got 2"),
     (dict(correction="dense", refresh=(1,)), "refresh needs correction='window' .*got 'dense'"),
     (dict(correction="oracle", refresh=(1,)), "refresh needs correction='window' .*got 'oracle'"),
-    (dict(correction="window", second_order=True), "second_order=True does nothing for correction='window'; use 'dense'"),
+    (
+        dict(correction="window", second_order=True),
+        "second_order=True does nothing for correction='window'; use 'dense'",
+    ),
     (dict(correction="none", second_order=True), "second_order=True does nothing for correction='none'; use 'dense'"),
     (dict(correction="oracle", second_order=True), "second_order=True does nothing .*'oracle'; use 'dense'"),
 ]
@@ -133,7 +136,7 @@ def test_a_group_that_was_refused_is_not_there(base):
 @every_base
 def test_unknown_keyword(base):
     """The likely one is a misspelt one: the error names it, and what there is."""
-    with pytest.raises(TypeError, match="unknown argument 'corection'.*correction"):
+    with pytest.raises(TypeError, match=r"unknown argument 'corection'.*correction"):
         OPTIMIZERS[base](nn.Linear(2, 1), corection="none")
 
 
@@ -373,7 +376,7 @@ def test_nonfinite_raises_and_has_never_been(correction, where, number):
     for step in range(6):
         if step in (0, 2):
             before = snapshot(model, optimizer)
-            with pytest.raises(FloatingPointError, match="prediction, target or weight is not finite.*'skip'"):
+            with pytest.raises(FloatingPointError, match=r"prediction, target or weight is not finite.*'skip'"):
                 optimizer.backward(poisoned(model, where, number))
             assert_same(snapshot(model, optimizer), before)
         optimizer.backward(one.batch(model))

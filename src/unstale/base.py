@@ -34,10 +34,10 @@ class CorrectedOptimizer(Optimizer):
     _needs_samples = False
 
     def __init__(self, params: Any, defaults: dict[str, Any], given: dict[str, Any]) -> None:
-        unknown = sorted(given.keys() - options.DEFAULTS.keys())
-        if unknown:
-            raise TypeError(f"{type(self).__name__} got an unknown argument {unknown[0]!r}.")
+        options.refuse_unknown(given, type(self).__name__)
         self._begin()
+        # Told of every batch, and whether it is the first of its step; see diagnostics.
+        self.watchers: list[Callable[[Request, Evaluated, bool], None]] = []
         if isinstance(params, nn.Module):
             params = observe(params).parameters()
         super().__init__(params, {**defaults, **options.DEFAULTS, **given})
@@ -48,7 +48,6 @@ class CorrectedOptimizer(Optimizer):
         self._requests: list[Request] = []
         self._samples = 0
         self.linearizer = Linearizer()
-        self.watchers: list[Callable[[Request, Evaluated], None]] = []  # told of every batch; see diagnostics
         self._refused = False
         self._warned = False
 
@@ -58,7 +57,6 @@ class CorrectedOptimizer(Optimizer):
             param_group = {**param_group, "params": list(observe(param_group["params"]).parameters())}
         options.check({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        self._groups = []
 
     # ------------------------------------------------------------------ backward
 
@@ -108,8 +106,8 @@ class CorrectedOptimizer(Optimizer):
         return self._take(request, request.evaluated(log_prob, 0.0))
 
     def _take(self, request: Request, seen: Evaluated) -> Tensor:
-        if not math.isfinite(seen.mean):
-            self._refuse(seen.mean)
+        if not math.isfinite(seen.health):
+            self._refuse(seen.health)
             return seen.mean
         groups = self._ready_groups()
         self._begin_or_accumulate(groups, request, len(seen.prediction))
@@ -132,7 +130,7 @@ class CorrectedOptimizer(Optimizer):
 
     def _told(self, request: Request, seen: Evaluated) -> Tensor:
         for watcher in self.watchers:
-            watcher(request, seen)
+            watcher(request, seen, len(self._requests) == 1)
         return seen.mean
 
     @property
@@ -141,8 +139,8 @@ class CorrectedOptimizer(Optimizer):
         return self._ready_groups()[0].beta
 
     def _ready_groups(self) -> list[Group]:
-        if not self._groups:
-            self._groups = [Group(settings, self.linearizer, self._needs_samples) for settings in self.param_groups]
+        for settings in self.param_groups[len(self._groups) :]:
+            self._groups.append(Group(settings, self.linearizer, self._needs_samples))
         return self._groups
 
     def _begin_or_accumulate(self, groups: list[Group], request: Request, samples: int) -> None:
@@ -164,10 +162,10 @@ class CorrectedOptimizer(Optimizer):
         self._requests.append(request)
         self._samples = samples
 
-    def _refuse(self, mean: Tensor) -> None:
+    def _refuse(self, health: Tensor) -> None:
         if self.defaults["on_nonfinite"] == "raise":
             raise FloatingPointError(
-                f"the loss of this batch is {float(mean)}: a prediction, target or weight is not finite, or training "
+                f"the loss of this batch is {float(health)}: a prediction, target or weight is not finite, or training "
                 "has diverged. Nothing was changed. Pass on_nonfinite='skip' to leave out such steps and count them."
             )
         self._refused = True
@@ -192,18 +190,25 @@ class CorrectedOptimizer(Optimizer):
                     "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
                     "left by loss.backward() alone says nothing of how it goes stale."
                 )
-            for number, group in enumerate(groups):
-                self._step_group(group, self.state_of(f"group {number}"))
+            # All directions first: an oracle must see the parameters of every group where they were.
+            directions = [self._group_direction(g, self.state_of(f"group {n}")) for n, g in enumerate(groups)]
+            for group, direction in zip(groups, directions, strict=True):
+                if direction is not None:
+                    group.block.move(direction, group.settings["lr"], group.settings["weight_decay"])
         self._forget()
         return loss
 
-    def _step_group(self, group: Group, state: State) -> None:
+    def _group_direction(self, group: Group, state: State) -> Tensor | None:
+        """Where a group is to go; None for one that was added since the batch came."""
         settings = group.settings
+        if not group.is_ready:
+            return None
         gradient = group.gradients.read()
         batch, scale = group.batch(gradient)
         if not state:
             state["mu"] = torch.zeros_like(gradient)
-            state["step"] = torch.zeros(())  # on the CPU, as in torch.optim: counting needs no kernel
+            # On the CPU, where counting needs no kernel, and in double precision: 0.999^t must not be rounded.
+            state["step"] = torch.zeros((), dtype=torch.float64)
             state["bounded"] = torch.zeros((), device=gradient.device)
             state["memory"] = {}
         state["step"] += 1
@@ -211,14 +216,13 @@ class CorrectedOptimizer(Optimizer):
         if group.corrects:
             eta = group.eta(state, batch, scale, self._requests)
             # The oracle expands nothing, so there is nothing to distrust.
-            corrected = correct(momentum, eta, None if group.is_oracle else settings["trust"])
+            corrected = correct(momentum, eta, None if group.is_oracle else settings["trust"], out=group.spare)
             momentum, state["mu_norm"], state["eta_norm"], kept = corrected
             if kept is not None:
                 state["bounded"] += kept < 1
             if settings["recursion"] == "literal":
                 state["literal"] = momentum * -settings["lr"]
-        direction = self._direction(state, settings, momentum, gradient, batch)
-        group.block.move(direction, settings["lr"], settings["weight_decay"])
+        return self._direction(state, settings, momentum, gradient, batch)
 
     @abstractmethod
     def _direction(
@@ -253,13 +257,14 @@ class CorrectedOptimizer(Optimizer):
         """Load a state; tensors keep their precision and go to the device of their group's parameters."""
         super().load_state_dict(state_dict)
         states = cast(dict[str, State], self.state)
-        for number, settings in enumerate(self.param_groups):
-            name = f"group {number}"
-            states[name] = _copied(states[name], settings["params"][0].device)
+        devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}
+        for name, state in states.items():
+            states[name] = _copied(state, devices.get(name, "cpu"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._begin()
+        self.watchers = self.__dict__.get("watchers", [])
 
 
 def _copied(value: Any, device: torch.device | str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -29,19 +30,33 @@ class Block:
             start = self.spans[-1].stop if self.spans else 0
             self.spans.append(slice(start, start + length))
 
-    def flat(self, tensors: Iterable[Tensor]) -> Tensor:
+    def flat(self, tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
         """Tensors shaped like the parameters, copied into one vector."""
-        if self.is_plain:
-            return torch.cat([t.detach().reshape(-1) for t in tensors])
-        return torch.cat([t.detach().reshape(-1).to(self.device, self.dtype) for t in tensors])
+        parts = [t.detach().reshape(-1) for t in tensors]
+        if not self.is_plain:
+            parts = [part.to(self.device, self.dtype) for part in parts]
+        return torch.cat(parts, out=out)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """A flat vector as tensors shaped like the parameters: views of it."""
         return list(torch._utils._unflatten_dense_tensors(vector, self.parameters))
 
-    def point(self) -> Tensor:
+    def point(self, out: Tensor | None = None) -> Tensor:
         """Where the parameters are."""
-        return self.flat(self.parameters)
+        return self.flat(self.parameters, out)
+
+    @contextmanager
+    def without_hooks(self) -> Iterator[None]:
+        """Keep users' hooks on the parameters from firing: they are for ``.grad``, not for what we look up besides."""
+        hooked = [p._backward_hooks for p in self.parameters if p._backward_hooks]
+        kept = [dict(hooks) for hooks in hooked]
+        for hooks in hooked:
+            hooks.clear()
+        try:
+            yield
+        finally:
+            for hooks, before in zip(hooked, kept, strict=True):
+                hooks.update(before)
 
     @torch.no_grad()
     def move(self, direction: Tensor, lr: float | Tensor, weight_decay: float) -> None:

@@ -93,25 +93,28 @@ class Monitor:
     """
 
     def __init__(self, optimizer: CorrectedOptimizer, horizon: int | None = None, every: int = 1) -> None:
+        for name, value in (("horizon", horizon), ("every", every)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
         self._optimizer = optimizer
         self._every = every
         self._beta = optimizer.momentum_beta
         self._horizon = horizon or paper_horizon(self._beta)
         self._block = Block([p for settings in optimizer.param_groups for p in settings["params"]])
         self._remembered: deque[_Remembered] = deque(maxlen=-(-self._horizon // every))
-        self._calls = 0
+        self._steps = 0
         optimizer.watchers.append(self._watch)
 
     def close(self) -> None:
         """Stop watching."""
         self._optimizer.watchers.remove(self._watch)
 
-    def _watch(self, request: Request, seen: Evaluated) -> None:
-        self._calls += 1
-        if request.batch is None or self._calls % self._every:
+    def _watch(self, request: Request, seen: Evaluated, starts_a_step: bool) -> None:
+        self._steps += starts_a_step
+        if request.batch is None or self._steps % self._every:
             return
         self._remembered.append(
-            _Remembered(request, self._linearized(seen), self._block.point(), _detached(seen.target), self._calls)
+            _Remembered(request, self._linearized(seen), self._block.point(), _detached(seen.target), self._steps)
         )
 
     def _linearized(self, seen: Evaluated) -> Linearization:
@@ -140,7 +143,7 @@ class Monitor:
                 drifts.append(now.new_zeros(()))
             else:
                 drifts.append((seen.target - target).square().mean().to(now))
-            weights.append(self._beta ** (self._calls - step))
+            weights.append(self._beta ** (self._steps - step))
         drift = torch.stack(drifts)
         weight = torch.tensor(weights).to(drift)
         return Drift(

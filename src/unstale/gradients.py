@@ -9,43 +9,54 @@ from .block import Block
 
 
 class Gradients:
-    """Fills ``.grad`` with views of one flat tensor where nothing is there yet. Views share its version counter,
-    so one number tells whether anybody has touched any of them."""
+    """Fills ``.grad`` with views of one flat tensor where nothing is there yet, and keeps a sample of what it left.
+    (A version counter would not do: clipping through ``.data`` and mixed precision's unscaling do not raise it.)"""
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._flat: Tensor | None = None
-        self._views: list[Tensor | None] = []
-        self._version = 0
+        self._views: list[Tensor] = []
+        self._filled: list[Tensor | None] = []  # of the views, those that are in `.grad`
+        self._stride = -(-block.size // 4096)
+        self._left: Tensor | None = None
 
     def add(self, gradient: Tensor, reached: set[int]) -> None:
         """``.grad += gradient`` for the parameters whose ids are in ``reached``."""
         parameters = self._block.parameters
         if self._flat is not None and self._in_place():
             self._flat.add_(gradient)
+            self._fill(reached)
         elif self._block.is_plain and all(p.grad is None for p in parameters):
-            views = self._block.split(gradient)
             self._flat = gradient
-            self._views = [view if id(p) in reached else None for p, view in zip(parameters, views, strict=True)]
-            for parameter, view in zip(parameters, self._views, strict=True):
-                parameter.grad = view
+            self._views = self._block.split(gradient)
+            self._filled = [None] * len(self._views)
+            self._fill(reached)
         else:
-            self._flat = None
+            self._flat = self._left = None
             for parameter, part in zip(parameters, self._block.split(gradient), strict=True):
                 if id(parameter) in reached:
                     part = part.to(parameter.device, parameter.dtype)
                     parameter.grad = part.clone() if parameter.grad is None else parameter.grad.add_(part)
-        self._version = self._flat._version if self._flat is not None else 0
+
+    def _fill(self, reached: set[int]) -> None:
+        for place, (parameter, view) in enumerate(zip(self._block.parameters, self._views, strict=True)):
+            if id(parameter) in reached and self._filled[place] is None:
+                parameter.grad = self._filled[place] = view
+        assert self._flat is not None
+        self._left = self._flat[:: self._stride].clone()
 
     def read(self) -> Tensor:
         """The gradients as they are now, flat."""
-        if self._flat is not None and self._in_place() and not any(view is None for view in self._views):
+        if self._flat is not None and self._in_place() and not any(view is None for view in self._filled):
             return self._flat
         return self._block.flat(torch.zeros_like(p) if p.grad is None else p.grad for p in self._block.parameters)
 
     def untouched(self) -> bool:
-        """Whether ``.grad`` is surely what ``add`` left there."""
-        return self._flat is not None and self._in_place() and self._flat._version == self._version
+        """Whether ``.grad`` is what ``add`` left there. A sample tells: scaling leaves no number as it was but 0."""
+        if self._flat is None or self._left is None or not self._in_place():
+            return False
+        same = (self._flat[:: self._stride] == self._left).all()
+        return bool(same & self._left.any())
 
     def scale(self, own: Tensor, now: Tensor) -> Tensor:
         """By how much gradients were scaled since ``add`` left ``own``: by clipping, unscaling, averaging.
@@ -53,6 +64,7 @@ class Gradients:
         Other losses may have added to ``.grad`` as well, but seldom to every tensor: the factor is read off the
         tensors that still point where they did. If none does, nothing is known and the answer is 1.
         """
+        own, now = own.double(), now.double()  # a loss scale may be large enough to overflow when squared
         segments = torch.repeat_interleave(
             torch.arange(len(self._block.parameters), device=own.device),
             torch.tensor([p.numel() for p in self._block.parameters], device=own.device),
@@ -64,7 +76,7 @@ class Gradients:
         both, before, after = by_tensor(own * now), by_tensor(own * own), by_tensor(now * now)
         parallel = (both > 0) & (both.square() >= (1 - 1e-5) * before * after)
         factor = (both * parallel).sum() / (before * parallel).sum()
-        return torch.where(parallel.any(), factor, torch.ones_like(factor))
+        return torch.where(parallel.any(), factor, 1.0).to(self._block.dtype)
 
     def _in_place(self) -> bool:
-        return all(p.grad is view for p, view in zip(self._block.parameters, self._views, strict=True))
+        return all(p.grad is view for p, view in zip(self._block.parameters, self._filled, strict=True))

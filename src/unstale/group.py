@@ -32,11 +32,22 @@ class Group:
         self.is_oracle = settings["correction"] == "oracle"
         self.needs_samples = needs_samples or (self.corrects and not self.is_oracle)
         self.needs_function = self.is_oracle or bool(settings["refresh"])
-        self.beta: float = settings["beta"] if "beta" in settings else settings["betas"][0]
         self._linearizer = linearizer
         self._correction: corrections.Correction | None = None
         self._pending: list[Batch] = []
         self._point: Tensor | None = None
+        # A vector that is free between steps: large allocations cost as much as the arithmetic.
+        self.spare: Tensor | None = None
+
+    @property
+    def beta(self) -> float:
+        """``β``, which a scheduler may have changed since."""
+        return self.settings["beta"] if "beta" in self.settings else self.settings["betas"][0]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has what its step needs. A group that was added since the batch came has not."""
+        return bool(self._pending) or not (self.corrects or self.needs_samples)
 
     @property
     def is_hooked(self) -> bool:
@@ -48,7 +59,8 @@ class Group:
     def begin(self) -> None:
         """Note where the parameters are as a step's first batch is linearised."""
         if self.corrects:
-            self._point = self.block.point()
+            self._point = self.block.point(out=self.spare)
+            self.spare = None
 
     def take(self, seen: Evaluated, pieces: tuple[Piece, ...] | None, reached: set[int]) -> None:
         """Remember a batch, and fill ``.grad`` from its samples where autograd need not."""
@@ -70,9 +82,10 @@ class Group:
             found = self._linearizer.linearize(seen.prediction, seen.target, [self.block])
             return self._linearization(seen, found.pieces[0])
         trainable = [p for p in self.block.parameters if p.requires_grad]
-        gradients = torch.autograd.grad(
-            seen.prediction, trainable, seen.slope, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
+        with self.block.without_hooks():
+            gradients = torch.autograd.grad(
+                seen.prediction, trainable, seen.slope, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
         by_id = dict(zip(map(id, trainable), gradients, strict=True))
         return Total(self.block.flat(by_id.get(id(p), torch.zeros_like(p)) for p in self.block.parameters))
 
@@ -101,10 +114,13 @@ class Group:
                 state["correction"] = corrections.resolve(self.settings, self.block.size, batch, self.beta)
             lengths = [p.numel() for p in self.block.parameters]
             self._correction = corrections.build(state["correction"], self.settings, lengths, self.beta)
-        displacement = self._point - state["anchor"] if "anchor" in state else torch.zeros_like(self._point)
+        if "anchor" in state:
+            displacement = torch.sub(self._point, state["anchor"], out=state["anchor"])
+        else:
+            displacement = torch.zeros_like(self._point)
+        state["anchor"], self.spare = self._point, displacement
         if self.settings["recursion"] == "literal":
             displacement = state.get("literal", displacement)
-        state["anchor"] = self._point
         replay = self._replay(requests, scale) if self.needs_function else None
         return self._correction.update(state["memory"], batch, displacement, self.beta, replay)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,6 +26,7 @@ class Evaluated(NamedTuple):
     prediction: Tensor
     target: Tensor | None
     mean: Tensor
+    health: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
 
@@ -45,11 +47,15 @@ class Request(NamedTuple):
         """Loss, slopes and curvatures of the batch, the mean's ``1/m`` and the samples' weights included."""
         prediction, target = checked(prediction, target)
         value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - target.detach())
-        share = self.weight / len(value)
+        share = self.weight / prediction.shape[0]
+        health = value.sum()
         if isinstance(share, Tensor):
-            share = share.detach()
+            share = _checked_weight(share.detach(), prediction)
+            health = health + (share * 0).sum()
+        elif not math.isfinite(share):
+            health = health * share
         live = target if target.requires_grad else None
-        return Evaluated(prediction, live, (value * share).sum(), slope * share, curvature * share)
+        return Evaluated(prediction, live, (value * share).sum(), health, slope * share, curvature * share)
 
 
 def read_batch(
@@ -72,7 +78,12 @@ def read_batch(
 
 def checked(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Prediction and target as two tensors of shape ``[m]``, or an error."""
-    target = torch.as_tensor(target, dtype=prediction.dtype, device=prediction.device)
+    if not isinstance(prediction, Tensor):
+        raise TypeError(f"prediction must be a tensor, not {type(prediction).__name__}.")
+    if not isinstance(target, Tensor | int | float):
+        raise TypeError(f"target must be a tensor or a number, not {type(target).__name__}.")
+    if not isinstance(target, Tensor) or target.dtype != prediction.dtype or target.device != prediction.device:
+        target = torch.as_tensor(target, dtype=prediction.dtype, device=prediction.device)
     if target.ndim == 0:
         target = target.expand(prediction.shape)
     for name, tensor in (("prediction", prediction), ("target", target)):
@@ -95,6 +106,15 @@ def checked(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, 
     return prediction, target
 
 
+def _checked_weight(weight: Tensor, prediction: Tensor) -> Tensor:
+    if weight.ndim and weight.shape != prediction.shape:
+        raise ValueError(
+            f"weight must be a number or have shape [{prediction.shape[0]}], one a sample, but has shape "
+            f"{list(weight.shape)}." + (" Use .squeeze(-1)." if weight.ndim == 2 else "")
+        )
+    return weight
+
+
 def _shape_advice(tensor: Tensor) -> str:
     if tensor.ndim == 2 and tensor.shape[1] == 1:
         return " Use .squeeze(-1)."
@@ -110,5 +130,5 @@ def warn_constant_target() -> None:
         "(regression, a frozen target network), ignore this with warnings.simplefilter('ignore', "
         "unstale.ConstantTargetWarning).",
         ConstantTargetWarning,
-        stacklevel=4,
+        stacklevel=3,
     )

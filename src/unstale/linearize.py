@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -51,11 +52,14 @@ class Linearizer:
     def linearize(self, prediction: Tensor, target: Tensor | None, blocks: Sequence[Block]) -> Linearized:
         """The gradients ``v`` of the prediction and ``u`` of the residual, for every sample."""
         graph = trace(prediction) if target is None else trace(prediction, target)
-        result = self._factored(prediction, target, graph, blocks) if graph.sites else None
-        if result is None:
-            jacobians = _Jacobians(prediction, target)
-            pieces = [_pieces(block, {}, jacobians) for block in blocks]
-            result = pieces, jacobians.reached
+        with ExitStack() as quiet:
+            for block in blocks:
+                quiet.enter_context(block.without_hooks())
+            result = self._factored(prediction, target, graph, blocks) if graph.sites else None
+            if result is None:
+                jacobians = _Jacobians(prediction, target)
+                pieces = [_pieces(block, {}, jacobians) for block in blocks]
+                result = pieces, jacobians.reached
         return Linearized(*result, _leaves(graph))
 
     def _factored(
@@ -85,7 +89,7 @@ class Linearizer:
                 warnings.warn(
                     "this model mixes the rows of a batch between its layers, so per-sample gradients are taken by "
                     "batched vector-Jacobian products instead: right, but slower.",
-                    stacklevel=5,
+                    stacklevel=6,  # the caller of the optimizer's backward()
                 )
                 return None
         return found, jacobians.reached

@@ -77,11 +77,15 @@ def evaluate(loss: Loss | str, residual: Tensor) -> Derivatives:
 
 def _differentiate(residual: Tensor, value: Tensor) -> Derivatives:
     """The derivatives of a user's own loss, by autograd on the residuals alone (never on the network)."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"loss must return a tensor, one number a residual, but returned {type(value).__name__}.")
     if value.shape != residual.shape:
         raise ValueError(
             f"loss must be elementwise: it maps residuals of shape {tuple(residual.shape)} to "
             f"{tuple(value.shape)}. Leave out its reduction; the mean over the batch is taken for you."
         )
+    if not value.requires_grad:
+        raise ValueError("loss must be differentiable in the residual: something in it is detached.")
     (slope,) = torch.autograd.grad(value.sum(), residual, create_graph=True)
     curvature = None
     if slope.requires_grad:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 from . import corrections
@@ -56,14 +57,7 @@ DOC = """
 
 def check(group: dict[str, Any]) -> None:
     """Refuse a parameter group that makes no sense, naming the argument and the way out."""
-    betas = (
-        [("beta", group["beta"])]
-        if "beta" in group
-        else list(zip(("betas[0]", "betas[1]"), group["betas"], strict=True))
-    )
-    if "alpha" in group:
-        betas.append(("alpha", group["alpha"]))
-    for name, value in betas:
+    for name, value in _betas(group):
         if not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, 0.9 is usual.")
     for name in ("lr", "eps", "weight_decay"):
@@ -75,9 +69,9 @@ def check(group: dict[str, Any]) -> None:
     if group["trust"] is not None and not group["trust"] > 0:
         raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']}.")
     for name in ("horizon", "block_size"):
-        if group[name] is not None and (int(group[name]) != group[name] or group[name] < 1):
+        if group[name] is not None and not _is_count(group[name]):
             raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]}.")
-    if any(int(age) != age or age < 1 for age in group["refresh"]):
+    if not isinstance(group["refresh"], Iterable) or not all(_is_count(age) for age in group["refresh"]):
         raise ValueError(f"refresh must list ages in steps of at least 1, got {group['refresh']}.")
     if group["refresh"] and group["correction"] not in ("window", "auto"):
         raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
@@ -86,6 +80,26 @@ def check(group: dict[str, Any]) -> None:
             f"second_order=True does nothing for correction={group['correction']!r}; "
             "use 'dense', 'blocks' or 'diagonal'."
         )
+
+
+def refuse_unknown(given: Iterable[str], owner: str) -> None:
+    for name in sorted(set(given) - DEFAULTS.keys()):
+        close = difflib.get_close_matches(name, DEFAULTS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(DEFAULTS)}."
+        raise TypeError(f"{owner} got an unknown argument {name!r}; {hint}")
+
+
+def _betas(group: dict[str, Any]) -> list[tuple[str, Any]]:
+    if "betas" not in group:
+        return [(name, group[name]) for name in ("beta", "alpha") if name in group]
+    betas = group["betas"]
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        raise ValueError(f"betas must be two numbers, such as (0.9, 0.999), got {betas}.")
+    return [("betas[0]", betas[0]), ("betas[1]", betas[1])]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value // 1 and 1 <= value < float("inf")
 
 
 def _one_of(name: str, group: dict[str, Any], allowed: Sequence[str]) -> None:

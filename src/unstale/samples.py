@@ -118,6 +118,12 @@ class Matrix(Piece):
     def gradient(self, weight: Tensor, out: Tensor) -> None:
         torch.matmul(weight.unsqueeze(-2), self.tensors[0], out=out.unsqueeze(-2))
 
+    def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
+        v, u = self.tensors
+        if v.ndim > 2:
+            return super().add_diagonal(weight, decay, out)
+        out.addmv_((u * v).T, weight, beta=decay)
+
     def matrices(self) -> tuple[Tensor, Tensor]:
         v, u = self.tensors
         return v, u
