@@ -229,6 +229,13 @@ def _cell(errors: list[float], is_best: bool) -> str:
     return f"{f'[bold]{middle}[/bold]' if is_best else middle}\n{min(errors):.4f}–{max(errors):.4f}"
 
 
+def paired(results: Results) -> str:
+    """How often correcting fully ended lower than momentum did from the same weights with the same data."""
+    runs = [run for run in results if run.method == "full correction"]
+    lower = sum(final(results[run]) < final(results[run._replace(method="momentum")]) for run in runs)
+    return f"full correction ended below momentum in {lower} of {len(runs)} pairs of runs"
+
+
 # Okabe and Ito's colours, which can be told apart with any colour vision, and a dash pattern for each as well.
 LOOKS = {
     "momentum": ("#000000", (0, (1, 1.2))),
@@ -299,6 +306,7 @@ def main(
     results = train_all(runs, min(len(runs), workers or os.cpu_count() or 1))
     console = Console()
     console.print(comparison(results, methods, settings))
+    console.print(paired(results))
     plot(results, methods, settings, path)
     console.print(f"plot: {path}", soft_wrap=True, highlight=False)
     return results

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from problems import Stream, mlp, parameters_of, twins
+from problems import Stream, linear, mlp, parameters_of, twins
 from reference import Reference, block_mask, diagonal_mask, flat, gradient_of, per_sample
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -1084,3 +1084,38 @@ def test_a_compiled_step_is_not_compiled_again_and_again(base, correction):
     assert counts[2] > 0
     assert counts[2:] == [counts[2]] * 8
     torch._dynamo.reset()
+
+
+def test_a_group_that_cannot_tell_its_scale_goes_by_the_others():
+    """Trunk and head in groups of their own, an actor's gradient on all of the trunk, everything clipped at once."""
+    model, twin = twins(mlp)
+    groups = [{"params": model[:3]}, {"params": model[3:]}]
+    optimizer = unstale.CorrectedSGD(groups, lr=0.1, correction="dense", trust=None)
+    same = [{"params": twin[:3]}, {"params": twin[3:]}]
+    plain = unstale.CorrectedSGD(same, lr=0.1, correction="dense", trust=None)
+    one, two, states = Stream(), Stream(), torch.randn(6, 3, generator=torch.Generator().manual_seed(3))
+    for _ in range(6):
+        optimizer.backward(*one.batch(model)())
+        model[:3](states).square().mean().backward()
+        total = float(clip_grad_norm_(model.parameters(), 0.05))
+        factor = min(1.0, 0.05 / (total + 1e-6))
+        plain.backward(*two.batch(twin)(), weight=factor)
+        (twin[:3](states).square().mean() * factor).backward()
+        for each in (optimizer, plain):
+            each.step()
+            each.zero_grad()
+        assert_near(parameters_of(model), parameters_of(twin), 1e-9)
+
+
+def test_an_oracle_weighs_batches_as_they_were_weighed():
+    """β may change from step to step; what is remembered decays by the β of each."""
+    model, twin = twins(linear)
+    oracle = unstale.CorrectedSGD(model, lr=0.1, correction="oracle", horizon=50)
+    dense = unstale.CorrectedSGD(twin, lr=0.1, correction="dense", trust=None)
+    one, two = Stream(), Stream()
+    for step in range(12):
+        for each in (oracle, dense):
+            each.param_groups[0]["beta"] = 0.5 + 0.4 * (step % 3) / 2
+        train(model, oracle, one)
+        train(twin, dense, two)
+    assert_near(parameters_of(model), parameters_of(twin), 1e-12)

@@ -86,7 +86,7 @@ class CorrectedOptimizer(Optimizer):
         batch, prediction, target = read_batch(prediction, target)
         request = Request(batch, loss, weight)
         seen = request.evaluated(prediction, target)
-        if seen.target is None and not self._warned:
+        if seen.target is None and not self._warned and any(group.corrects for group in self._ready_groups()):
             self._warned = True
             warn_constant_target()
         return self._take(request, seen)
@@ -190,21 +190,25 @@ class CorrectedOptimizer(Optimizer):
                     "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
                     "left by loss.backward() alone says nothing of how it goes stale."
                 )
+            gradients = [group.gradients.read() for group in groups]
+            scales = _known([group.scale(gradient) for group, gradient in zip(groups, gradients, strict=True)])
             # All directions first: an oracle must see the parameters of every group where they were.
-            directions = [self._group_direction(g, self.state_of(f"group {n}")) for n, g in enumerate(groups)]
+            directions = [
+                self._group_direction(group, self.state_of(f"group {number}"), gradients[number], scales[number])
+                for number, group in enumerate(groups)
+            ]
             for group, direction in zip(groups, directions, strict=True):
                 if direction is not None:
                     group.block.move(direction, group.settings["lr"], group.settings["weight_decay"])
         self._forget()
         return loss
 
-    def _group_direction(self, group: Group, state: State) -> Tensor | None:
+    def _group_direction(self, group: Group, state: State, gradient: Tensor, scale: Tensor | float) -> Tensor | None:
         """Where a group is to go; None for one that was added since the batch came."""
         settings = group.settings
         if not group.is_ready:
             return None
-        gradient = group.gradients.read()
-        batch, scale = group.batch(gradient)
+        batch = group.batch(scale)
         if not state:
             state["mu"] = torch.zeros_like(gradient)
             # On the CPU, where counting needs no kernel, and in double precision: 0.999^t must not be rounded.
@@ -265,6 +269,16 @@ class CorrectedOptimizer(Optimizer):
         super().__setstate__(state)
         self._begin()
         self.watchers = self.__dict__.get("watchers", [])
+
+
+def _known(scales: list[Tensor | None]) -> list[Tensor | float]:
+    """By how much each group's gradients were scaled. One that cannot tell (another loss reached all its tensors)
+    goes by the others: clipping is mostly done to all at once."""
+    told = [scale.cpu() if len(scales) > 1 else scale for scale in scales if scale is not None]
+    if not told:
+        return [1.0] * len(scales)
+    common = torch.stack(told).nanmean().nan_to_num(1.0)
+    return [1.0 if scale is None else torch.where(scale.isnan(), common.to(scale), scale) for scale in scales]
 
 
 def _copied(value: Any, device: torch.device | str) -> Any:

@@ -62,7 +62,7 @@ class Gradients:
         """By how much gradients were scaled since ``add`` left ``own``: by clipping, unscaling, averaging.
 
         Other losses may have added to ``.grad`` as well, but seldom to every tensor: the factor is read off the
-        tensors that still point where they did. If none does, nothing is known and the answer is 1.
+        tensors that still point where they did. NaN if none does: nothing is known.
         """
         own, now = own.double(), now.double()  # a loss scale may be large enough to overflow when squared
         segments = torch.repeat_interleave(
@@ -75,8 +75,7 @@ class Gradients:
 
         both, before, after = by_tensor(own * now), by_tensor(own * own), by_tensor(now * now)
         parallel = (both > 0) & (both.square() >= (1 - 1e-5) * before * after)
-        factor = (both * parallel).sum() / (before * parallel).sum()
-        return torch.where(parallel.any(), factor, 1.0).to(self._block.dtype)
+        return (both * parallel).sum() / (before * parallel).sum()
 
     def _in_place(self) -> bool:
         return all(p.grad is view for p, view in zip(self._block.parameters, self._filled, strict=True))

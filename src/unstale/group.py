@@ -96,15 +96,19 @@ class Group:
 
     # ------------------------------------------------------------------- step
 
-    def batch(self, gradient: Tensor) -> tuple[Any, Tensor | float]:
-        """The pending batches as one, scaled as ``.grad`` was scaled since, and that scale."""
-        if not self._pending:
-            return None, 1.0
+    def scale(self, gradient: Tensor) -> Tensor | None:
+        """By how much ``.grad`` was scaled since it was filled; NaN if that cannot be told, None if it was not."""
+        if not self._pending or self.gradients.untouched():
+            return None
         batch = merged(self._pending)
-        if self.gradients.untouched():
-            return batch, 1.0
-        scale = self.gradients.scale(batch.gradient(batch.slope), gradient)
-        return batch.scaled(scale), scale
+        return self.gradients.scale(batch.gradient(batch.slope), gradient)
+
+    def batch(self, scale: Tensor | float) -> Any:
+        """The pending batches as one, scaled as ``.grad`` was."""
+        if not self._pending:
+            return None
+        batch = merged(self._pending)
+        return batch if isinstance(scale, float) else batch.scaled(scale.to(self.block.device, self.block.dtype))
 
     def eta(self, state: State, batch: Any, scale: Tensor | float, requests: list[Request]) -> Tensor:
         """Tell the correction how far the parameters have moved, and about the new batch."""

@@ -10,7 +10,7 @@ what it answers to ones. Where rows serve several samples, as in TD(λ), the Jac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -83,29 +83,45 @@ class RowReader:
 
     def __init__(self) -> None:
         self._plans: dict[tuple, _Plan] = {}
+        self._ways: dict[tuple, int] = {}
         self._probes: dict[tuple, tuple[Tensor, Tensor, Tensor]] = {}
 
     def read(self, prediction: Tensor, target: Tensor | None, graph: Graph, signature: tuple) -> list[Calls] | None:
         """What the calls give to prediction and target, or None where rows cannot be told apart."""
-        return self._read_single_use(prediction, target, graph, signature) or _read_shared(prediction, target, graph)
+        ways: list[Callable[[], list[Calls] | None]] = [
+            lambda: self._read_single_use([prediction, target], graph, signature),
+            # On a trajectory a row serves its own sample, and the one before as a target: each role by itself.
+            lambda: _both(
+                self._read_single_use([prediction, None], graph, (*signature, "prediction")),
+                self._read_single_use([None, target], graph, (*signature, "target")),
+            ),
+            lambda: _both(
+                _read_shared(prediction, graph, is_target=False), _read_shared(target, graph, is_target=True)
+            ),
+        ]
+        for way in range(self._ways.get(signature, 0), len(ways)):
+            calls = ways[way]()
+            self._ways[signature] = way  # what failed once is not tried again
+            if calls is not None:
+                return calls
+        return None
 
-    def _read_single_use(
-        self, prediction: Tensor, target: Tensor | None, graph: Graph, signature: tuple
-    ) -> list[Calls] | None:
-        """The common case: every row serves one sample, of the prediction or of the target."""
-        samples = prediction.shape[0]
-        signs, weights, weighted_signs = self._probe(prediction)
-        roles = [prediction] if target is None else [prediction, target]
+    def _read_single_use(self, roles: list[Tensor | None], graph: Graph, signature: tuple) -> list[Calls] | None:
+        """The common case: every row serves one sample, of one of the given roles (prediction, target)."""
+        given = [role for role in roles if role is not None]
+        if not given:
+            return []
+        signs, weights, weighted_signs = self._probe(given[0])
         edges = [site.edge for site in graph.sites]
-        outputs = _backward(roles, signs.split(samples)[: len(roles)], edges)
-        probed = _backward(roles, weighted_signs.split(samples)[: len(roles)], edges[: len(graph.tops)])
-        if any(output is None for output in (*outputs, *probed)):
-            return None
+        outputs = _backward(given, _of_given(signs, roles), edges)
+        probed = _backward(given, _of_given(weighted_signs, roles), edges[: len(graph.tops)])
+        reached = [place for place, output in enumerate(outputs) if output is not None]
+        tops = [place for place in reached if place < len(graph.tops)]
+        plain, answers = [outputs[place] for place in tops], [probed[place] for place in tops]
 
-        plain = outputs[: len(probed)]
         plan = self._plans.get(signature)
-        if plan is None or not _fits(_flat(plain), _flat(probed), plan.expected):
-            plan = _plan(graph, plain, probed, weights)
+        if plan is None or not _fits(_flat(plain), _flat(answers), plan.expected):
+            plan = _plan([graph.sites[place] for place in tops], graph, reached, plain, answers, weights)
             if plan is None:
                 return None
             self._plans[signature] = plan
@@ -134,17 +150,34 @@ class RowReader:
         return self._probes[key]
 
 
-def _plan(graph: Graph, plain: Sequence[Tensor], probed: Sequence[Tensor], weights: Tensor) -> _Plan | None:
+def _both(first: list[Calls] | None, second: list[Calls] | None) -> list[Calls] | None:
+    return None if first is None or second is None else first + second
+
+
+def _of_given(weights: Tensor, roles: list[Tensor | None]) -> list[Tensor]:
+    """The halves of ``weights`` that belong to the roles which are there."""
+    return [half for half, role in zip(weights.chunk(2), roles, strict=True) if role is not None]
+
+
+def _plan(
+    tops: list[Site],
+    graph: Graph,
+    reached: list[int],
+    plain: Sequence[Tensor],
+    probed: Sequence[Tensor],
+    weights: Tensor,
+) -> _Plan | None:
     """Who owns each row: sample ``k`` of the prediction is owner ``k``, of the target owner ``m + k``."""
     owners: dict[Site, list[int]] = {}
     expected = []
-    for top, one, two in zip(graph.tops, plain, probed, strict=True):
+    for top, one, two in zip(tops, plain, probed, strict=True):
         found = _owners(one.reshape(top.rows, -1), two.reshape(top.rows, -1), weights)
         if found is None or not _pass_down(top, found.tolist(), owners):
             return None
         expected.append(weights[found].repeat_interleave(one.numel() // top.rows))
     bundles: dict[tuple, list[int]] = {}
-    for place, site in enumerate(graph.sites):
+    for place in reached:
+        site = graph.sites[place]
         # Calls whose rows can stand in one tensor. Those without a row axis stay by themselves.
         shape = tuple(site.note.input.shape)
         alike = shape[1:] if shape[:1] == (site.rows,) else place
@@ -230,17 +263,10 @@ def _rows_of_samples(owners: list[int], samples: int, like: Tensor) -> Rows | No
     return Rows(mix=mix.to(like))
 
 
-def _read_shared(prediction: Tensor, target: Tensor | None, graph: Graph) -> list[Calls] | None:
+def _read_shared(values: Tensor | None, graph: Graph, is_target: bool) -> list[Calls] | None:
     """Rows that serve several samples, each time along one direction of the network's output."""
-    first = _read_shared_role(prediction, graph, 1.0)
-    second = [] if target is None else _read_shared_role(target, graph, -1.0)
-    if first is None or second is None:
-        return None
-    calls = [Calls(*site.note, outputs, rows, None) for site, rows, outputs in first]
-    return calls + [Calls(*site.note, outputs, None, rows) for site, rows, outputs in second]
-
-
-def _read_shared_role(values: Tensor, graph: Graph, sign: float) -> list[tuple[Site, Rows, Tensor]] | None:
+    if values is None:
+        return []
     lower = {low for site in graph.sites for low in site.below}
     if any(top in lower for top in graph.tops):
         return None
@@ -266,11 +292,12 @@ def _read_shared_role(values: Tensor, graph: Graph, sign: float) -> list[tuple[S
     if not starts:
         return []
     outputs = _backward(starts, directions, [site.edge for site in graph.sites])
-    return [
-        (site, Rows(mix=mixes[site] * sign), output)
-        for site, output in zip(graph.sites, outputs, strict=True)
-        if output is not None
-    ]
+    calls = []
+    for site, output in zip(graph.sites, outputs, strict=True):
+        if output is not None:
+            rows = Rows(mix=-mixes[site] if is_target else mixes[site])
+            calls.append(Calls(*site.note, output, *((None, rows) if is_target else (rows, None))))
+    return calls
 
 
 def _pass_mix_down(site: Site, mix: Tensor, mixes: dict[Site, Tensor]) -> bool:

@@ -19,7 +19,7 @@ class Oracle:
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
-        self._replays: list[Callable[[], Batch]] = []
+        self._past: list[tuple[Callable[[], Batch], float | Tensor]] = []  # newest first, with their weights
 
     def update(
         self,
@@ -34,10 +34,10 @@ class Oracle:
         if not memory:
             memory["stale"] = gradient.new_zeros(gradient.shape)
         stale = mean_(memory["stale"], gradient, beta)
+        self._past = [(again, weight * beta) for again, weight in self._past[: self.horizon - 1]]
         fresh = gradient * (1 - over(beta, gradient))
-        for age, past in enumerate(self._replays, start=1):
-            again = past()
-            fresh = fresh + again.gradient(again.slope) * over((1 - beta) * beta**age, gradient)  # type: ignore[arg-type]
-        self._replays.insert(0, replay)
-        del self._replays[self.horizon - 1 :]
+        for again, weight in self._past:
+            past = again()
+            fresh = fresh + past.gradient(past.slope) * over(weight, gradient)  # type: ignore[arg-type]
+        self._past.insert(0, (replay, 1 - beta))
         return stale - fresh

@@ -32,7 +32,7 @@ class Window:
     def __init__(self, horizon: int, refresh: Sequence[int] = ()) -> None:
         self.horizon = horizon
         self.refresh = tuple(sorted(age for age in set(refresh) if 0 < age < horizon))
-        self._replays: list[Callable[[], Linearization] | None] = []
+        self._past: list[tuple[Callable[[], Linearization] | None, Any]] = []  # newest first, with their weights
 
     def update(
         self,
@@ -107,14 +107,13 @@ class Window:
         ``base`` keeps what that changes: μ holds the gradient that a batch had when it came, while its shifts now
         count from where it was linearised last.
         """
-        self._replays.insert(0, replay)
-        del self._replays[self.horizon :]
+        past = [(again, factor * over(beta, memory["slope"])) for again, factor in self._past[: self.horizon - 1]]
+        self._past = [(replay, fresh), *past]
         for age in self.refresh:
-            replay = self._replays[age] if age < len(self._replays) else None
+            replay, factor = self._past[age] if age < len(self._past) else (None, 0.0)
             if replay is None:
                 continue
             again = replay()
-            factor = fresh * beta**age
             start, width = self._slot(memory, number - age)
             before = torch.zeros_like(memory["slope"])
             before.narrow(-1, start, width).copy_(memory["slope"].narrow(-1, start, width))

@@ -1,0 +1,87 @@
+"""Break the mathematics on purpose, one line at a time, and see that the tests notice.
+
+    python tools/mutants.py
+
+Copies the project to a temporary folder for each mutant, changes it there, and runs the tests that compare with the
+slow oracles. A mutant that survives is a hole in the tests; the exit status says how many there were.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ["tests/test_against_reference.py", "tests/test_window.py"]
+
+
+class Mutant(NamedTuple):
+    """``old`` stands once in ``file`` and becomes ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+BLOCKS, DIAGONAL, WINDOW = (f"corrections/{name}.py" for name in ("blocks", "diagonal", "window"))
+MUTANTS = [
+    Mutant("no transpose on ζ (dense)", BLOCKS, "for part in (weighted, u))", "for part in (u, weighted))"),
+    Mutant(
+        "ζ_t for ζ_{t-1} (diagonal)",
+        DIAGONAL,
+        "        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n        batch.mix_diagonal(zeta, beta)\n",
+        "        batch.mix_diagonal(zeta, beta)\n        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n",
+    ),
+    Mutant("a missing β (dense)", BLOCKS, "return decay_(eta, beta)", "return eta"),
+    Mutant("a missing β (diagonal)", DIAGONAL, "value=-1), beta)", "value=-1), 1.0)"),
+    Mutant("a missing β (window)", WINDOW, 'for name in ("weight", ', "for name in ("),
+    Mutant("the bootstrap's gradient dropped (written out)", "linearize.py", "else both[0] + both[1]", "else both[0]"),
+    Mutant(
+        "the bootstrap's gradient dropped (factored)",
+        "samples.py",
+        "a, b = self.tensors\n        d = self._matrix",
+        "a, b = (t[: self.head] for t in self.tensors)\n        d = self._matrix",
+    ),
+    Mutant("μ for μ̂ (literal recursion)", "base.py", '["literal"] = momentum *', '["literal"] = state["mu"] *'),
+    Mutant("the new batch shifted by the last move (window)", WINDOW, "start, width).zero_()", "start, width)"),
+    Mutant("no trust bound", "momentum.py", ".clamp(max=1.0)", ".clamp(max=1.0) * 0 + 1"),
+    Mutant("v for u (window)", "samples.py", "return (self.tensors[1] @ d", "return (self.tensors[0] @ d"),
+]
+
+
+def survives(mutant: Mutant) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("src", "tests", "pyproject.toml"):
+            source, copy = ROOT / part, Path(folder) / part
+            shutil.copytree(source, copy) if source.is_dir() else shutil.copy(source, copy)
+        target = Path(folder) / "src/unstale" / mutant.file
+        text = target.read_text()
+        if text.count(mutant.old) != 1:
+            sys.exit(
+                f"{mutant.name}: its line is {text.count(mutant.old)} times in {mutant.file}; mend tools/mutants.py"
+            )
+        target.write_text(text.replace(mutant.old, mutant.new))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS]
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if run.returncode not in (0, 1):
+            sys.exit(f"{mutant.name}: the tests did not run\n{run.stdout}{run.stderr}")
+        return run.returncode == 0
+
+
+def main() -> int:
+    alive = 0
+    for mutant in MUTANTS:
+        lives = survives(mutant)
+        alive += lives
+        print(f"{'SURVIVES' if lives else 'killed  '}  {mutant.name}", flush=True)
+    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} killed")
+    return alive
+
+
+if __name__ == "__main__":
+    sys.exit(main())
