@@ -158,9 +158,7 @@ README = [block.values[0] for block in blocks("README.md")]
 
 
 @pytest.mark.parametrize("code", RECIPES)
-def test_recipe_runs(code, request):
-    if request.node.callspec.id == "Mixed precision":
-        request.applymarker(AUTOCAST)
+def test_recipe_runs(code):
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
     names: dict = {}
