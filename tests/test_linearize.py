@@ -378,6 +378,24 @@ def test_rows_may_change_owners_from_step_to_step():
         check(values[chosen[:4]], 0.9 * values[chosen[4:]], agent.parameters(), linearizer=linearizer)
 
 
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("style", ["two calls", "one call", "shuffled"])
+def test_what_terminal_samples_hide_is_seen_later(m, style):
+    """While every sample is terminal the target's rows are of no consequence, and could be anybody's."""
+    torch.manual_seed(0)
+    agent = unstale.observe(Agent())
+    linearizer = Linearizer()
+    s, n = torch.randn(m, 4), torch.randn(m, 4)
+    order = torch.randperm(2 * m)
+    for not_done in (torch.zeros(m), torch.ones(m), torch.arange(m) % 2.0, torch.ones(m)):
+        if style == "two calls":
+            value, next_value = agent.v(s), agent.v(n)
+        else:
+            rows = order if style == "shuffled" else torch.arange(2 * m)
+            value, next_value = agent.v(torch.cat([s, n])[rows])[rows.argsort()].split(m)
+        check(value, 0.9 * not_done * next_value, agent.parameters(), linearizer=linearizer)
+
+
 def test_observing_is_idempotent_removable_and_survives_copies():
     model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 30))
     assert unstale.observe(unstale.observe(model)) is model

@@ -18,6 +18,26 @@ from .observe import NOTE, Note
 
 Node = Any  # torch.autograd.graph.Node; its metadata is not in torch's type stubs
 
+# Operations that do the same to every row whatever the data, with the attributes that say what they do.
+PLAIN_OPERATIONS = {
+    "AddBackward0": (),
+    "CloneBackward0": (),
+    "DivBackward0": (),
+    "GatherBackward0": ("_saved_dim",),
+    "MulBackward0": (),
+    "NegBackward0": (),
+    "RsubBackward1": (),
+    "SelectBackward0": ("_saved_dim", "_saved_index"),
+    "SliceBackward0": ("_saved_dim", "_saved_start", "_saved_end", "_saved_step"),
+    "SplitBackward0": ("_saved_dim", "_saved_split_size"),
+    "SqueezeBackward0": (),
+    "SqueezeBackward1": ("_saved_dim",),
+    "SubBackward0": (),
+    "ToCopyBackward0": (),
+    "UnsqueezeBackward0": ("_saved_dim",),
+    "ViewBackward0": (),
+}
+
 
 @dataclass(eq=False)
 class Site:
@@ -39,6 +59,7 @@ class Graph:
     tops: list[Site]
     sites: list[Site]
     leaves: list[Tensor]
+    surface: tuple | None  # what is between the tensors and the tops; None if its effect on rows depends on data
 
     @property
     def signature(self) -> tuple:
@@ -48,24 +69,28 @@ class Graph:
             (id(site.note.module), site.note.input.shape, tuple(place[low] for low in site.below))
             for site in self.sites
         )
-        return (*calls, len(self.tops), tuple(id(leaf) for leaf in self.leaves))
+        return (*calls, len(self.tops), tuple(id(leaf) for leaf in self.leaves), self.surface)
 
 
 def trace(*roots: Tensor) -> Graph:
     """The graph behind ``roots``."""
     sites: dict[Node, Site] = {}
     leaves: dict[int, Tensor] = {}
-    tops = _frontier(roots, sites, leaves)
+    surface: list[Any] = []
+    tops = _frontier(roots, sites, leaves, surface)
     order = list(sites.values())
     for site in order:  # grows as it goes
         known = len(sites)
         site.below = _frontier([site.note.input], sites, leaves)
         order.extend(list(sites.values())[known:])
-    return Graph(tops, order, list(leaves.values()))
+    return Graph(tops, order, list(leaves.values()), None if None in surface else tuple(surface))
 
 
-def _frontier(roots: Iterable[Tensor], sites: dict[Node, Site], leaves: dict[int, Tensor]) -> list[Site]:
-    """The observed calls first met below ``roots``; new ones are entered in ``sites``, leaves in ``leaves``."""
+def _frontier(
+    roots: Iterable[Tensor], sites: dict[Node, Site], leaves: dict[int, Tensor], surface: list[Any] | None = None
+) -> list[Site]:
+    """The observed calls first met below ``roots``; new ones are entered in ``sites``, leaves in ``leaves``, and a
+    description of the nodes on the way in ``surface``."""
     found: list[Site] = []
     stack: list[Node] = []
     for root in roots:
@@ -88,11 +113,21 @@ def _frontier(roots: Iterable[Tensor], sites: dict[Node, Site], leaves: dict[int
             continue
         if "BatchNorm" in name:
             _refuse_batch_norm(node)
+        if surface is not None:
+            surface.append(_described(node, name))
         for follower, _ in node.next_functions:
             if follower is not None and follower not in seen:
                 seen.add(follower)
                 stack.append(follower)
     return found
+
+
+def _described(node: Node, name: str) -> tuple | None:
+    """What a node does to rows; None if that depends on data."""
+    attributes = PLAIN_OPERATIONS.get(name)
+    if attributes is None or (name == "GatherBackward0" and (node._saved_dim == 0 or node._saved_index.ndim == 1)):
+        return None
+    return (name, *[getattr(node, attribute) for attribute in attributes], *[n for _, n in node.next_functions])
 
 
 def _refuse_batch_norm(node: Node) -> None:

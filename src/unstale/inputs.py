@@ -47,15 +47,15 @@ class Request(NamedTuple):
         """Loss, slopes and curvatures of the batch, the mean's ``1/m`` and the samples' weights included."""
         prediction, target = checked(prediction, target)
         value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - target.detach())
-        share = self.weight / prediction.shape[0]
-        health = value.sum()
-        if isinstance(share, Tensor):
-            share = _checked_weight(share.detach(), prediction)
-            health = health + (share * 0).sum()
-        elif not math.isfinite(share):
-            health = health * share
+        total = value.sum()
         live = target if target.requires_grad else None
-        return Evaluated(prediction, live, (value * share).sum(), health, slope * share, curvature * share)
+        if isinstance(self.weight, Tensor):
+            share = _checked_weight(self.weight.detach(), prediction) / len(value)
+            health = total + (share * 0).sum()
+            return Evaluated(prediction, live, (value * share).sum(), health, slope * share, curvature * share)
+        each = self.weight / prediction.shape[0]
+        health = total if math.isfinite(each) else total * each
+        return Evaluated(prediction, live, total * each, health, slope * each, curvature * each)
 
 
 def read_batch(

@@ -4,7 +4,8 @@ A user may call the network once on ``cat([s, s'])``, twice, on a whole trajecto
 batch, and may gather, index or mix its outputs in any way. Rather than guess from shapes, the dependence is read
 off the graph between the network's outputs and the prediction and target: two cheap backward passes over that
 small part, with random weights ``w`` on the samples. A row that serves one sample alone answers with ``w_k`` times
-what it answers to ones. Where rows serve several samples, as in TD(λ), the Jacobian of that small part is taken.
+what it answers to ones. Where rows serve several samples, as in TD(λ), the Jacobian of that small part is taken. What
+was found is confirmed at every step, unless that part of the graph holds nothing that could send rows elsewhere.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class _Plan(NamedTuple):
 
     expected: Tensor  # by how much the second probe's answer is larger, over all rows of all top calls
     bundles: list[_Bundle]
+    is_plain: bool  # rows are samples in order; then even rows that nobody used this time have a known owner
 
 
 class RowReader:
@@ -114,17 +116,18 @@ class RowReader:
         signs, weights, weighted_signs = self._probe(given[0])
         edges = [site.edge for site in graph.sites]
         outputs = _backward(given, _of_given(signs, roles), edges)
-        probed = _backward(given, _of_given(weighted_signs, roles), edges[: len(graph.tops)])
-        reached = [place for place, output in enumerate(outputs) if output is not None]
-        tops = [place for place in reached if place < len(graph.tops)]
-        plain, answers = [outputs[place] for place in tops], [probed[place] for place in tops]
-
         plan = self._plans.get(signature)
-        if plan is None or not _fits(_flat(plain), _flat(answers), plan.expected):
-            plan = _plan([graph.sites[place] for place in tops], graph, reached, plain, answers, weights)
-            if plan is None:
-                return None
-            self._plans[signature] = plan
+        # Where data cannot change which row serves whom, what was found once holds for good.
+        if plan is None or not plan.is_plain or graph.surface is None:
+            reached = [place for place, output in enumerate(outputs) if output is not None]
+            tops = [place for place in reached if place < len(graph.tops)]
+            probed = _backward(given, _of_given(weighted_signs, roles), [edges[place] for place in tops])
+            plain = [outputs[place] for place in tops]
+            if plan is None or not _fits(_flat(plain), _flat(probed), plan.expected):
+                plan = _plan([graph.sites[place] for place in tops], graph, reached, plain, probed, weights)
+                if plan is None:
+                    return None
+                self._plans[signature] = plan
         calls = []
         for places, own, targets, paired in plan.bundles:
             notes = [graph.sites[place].note for place in places]
@@ -170,10 +173,13 @@ def _plan(
     """Who owns each row: sample ``k`` of the prediction is owner ``k``, of the target owner ``m + k``."""
     owners: dict[Site, list[int]] = {}
     expected = []
+    is_plain = True
     for top, one, two in zip(tops, plain, probed, strict=True):
         found = _owners(one.reshape(top.rows, -1), two.reshape(top.rows, -1), weights)
         if found is None or not _pass_down(top, found.tolist(), owners):
             return None
+        # (A call that is of no consequence this time, all its samples being terminal, does not show whose it is.)
+        is_plain = is_plain and bool((found.diff() == 1).all() & one.any())
         expected.append(weights[found].repeat_interleave(one.numel() // top.rows))
     bundles: dict[tuple, list[int]] = {}
     for place in reached:
@@ -182,7 +188,8 @@ def _plan(
         shape = tuple(site.note.input.shape)
         alike = shape[1:] if shape[:1] == (site.rows,) else place
         bundles.setdefault((id(site.note.module), len(shape), alike), []).append(place)
-    return _Plan(torch.cat(expected), [_bundle(graph, places, owners, weights) for places in bundles.values()])
+    whose = [_bundle(graph, places, owners, weights) for places in bundles.values()]
+    return _Plan(torch.cat(expected), whose, is_plain)
 
 
 def _bundle(graph: Graph, places: list[int], owners: dict[Site, list[int]], weights: Tensor) -> _Bundle:

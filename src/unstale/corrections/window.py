@@ -54,7 +54,7 @@ class Window:
         self._write(memory, batch, number, fresh)
         if self.refresh:
             self._refresh(memory, replay, number, fresh, beta)
-        eta = _ring(memory).gradient(memory["weight"] * memory["shift"]).neg_()
+        eta = _ring(memory).gradient((memory["weight"] * memory["shift"]).neg_())
         return eta.add_(memory["base"]) if "base" in memory else eta
 
     def _make_room(self, memory: dict[str, Any], batch: Linearization) -> None:
@@ -95,11 +95,13 @@ class Window:
             _, piece = aligned(ring, piece)
             for (slots, axis), new in zip(ring.with_axes(), piece.with_samples(width).tensors, strict=True):
                 slots.narrow(axis, start, width).copy_(new)
-        padding = (0, width - batch.samples)
-        memory["weight"].narrow(-1, start, width).copy_(pad(batch.curvature * factor, padding))
+        weights = {"weight": batch.curvature, "slope": batch.slope} if self.refresh else {"weight": batch.curvature}
+        for name, weight in weights.items():
+            weight = weight * factor
+            if batch.samples < width:
+                weight = pad(weight, (0, width - batch.samples))
+            memory[name].narrow(-1, start, width).copy_(weight)
         memory["shift"].narrow(-1, start, width).zero_()
-        if self.refresh:
-            memory["slope"].narrow(-1, start, width).copy_(pad(batch.slope * factor, padding))
 
     def _refresh(self, memory: dict[str, Any], replay: Callable | None, number: int, fresh: Any, beta: Any) -> None:
         """Linearise the batches of chosen ages again.
