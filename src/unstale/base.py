@@ -34,7 +34,7 @@ class CorrectedOptimizer(Optimizer):
     _needs_samples = False
 
     def __init__(self, params: Any, defaults: dict[str, Any], given: dict[str, Any]) -> None:
-        options.refuse_unknown(given, type(self).__name__)
+        options.refuse_unknown(given, defaults, type(self).__name__)
         self._begin()
         # Told of every batch, and whether it is the first of its step; see diagnostics.
         self.watchers: list[Callable[[Request, Evaluated, bool], None]] = []
@@ -56,6 +56,8 @@ class CorrectedOptimizer(Optimizer):
         if isinstance(param_group["params"], nn.Module):
             param_group = {**param_group, "params": list(observe(param_group["params"]).parameters())}
         options.check({**self.defaults, **param_group})
+        if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
+            raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
 
     # ------------------------------------------------------------------ backward
@@ -84,7 +86,7 @@ class CorrectedOptimizer(Optimizer):
             The mean loss, detached.
         """
         batch, prediction, target = read_batch(prediction, target)
-        request = Request(batch, loss, weight)
+        request = Request(batch, loss, weight.detach() if isinstance(weight, Tensor) else weight)
         seen = request.evaluated(prediction, target)
         if seen.target is None and not self._warned and any(group.corrects for group in self._ready_groups()):
             self._warned = True
@@ -118,6 +120,12 @@ class CorrectedOptimizer(Optimizer):
             torch.autograd.backward([seen.prediction], [seen.slope], retain_graph=True)
             return self._told(request, seen)
         found = self.linearizer.linearize(seen.prediction, seen.target, [group.block for group in sampled])
+        if not found.reached and len(sampled) == len(groups):
+            self._requests.pop()
+            raise ValueError(
+                "prediction depends on none of this optimizer's parameters: it comes from another network, or from "
+                "a copy. Make the optimizer from the model that predicts."
+            )
         pieces = dict(zip(sampled, found.pieces, strict=True))
         for group in groups:
             group.take(seen, pieces.get(group), found.reached)
@@ -185,7 +193,7 @@ class CorrectedOptimizer(Optimizer):
             shared["skipped"] = shared.get("skipped", 0) + 1
         else:
             groups = self._ready_groups()
-            if not self._requests and any(group.corrects for group in groups):
+            if not self._requests and any(group.needs_batch for group in groups):
                 raise RuntimeError(
                     "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
                     "left by loss.backward() alone says nothing of how it goes stale."
@@ -220,7 +228,7 @@ class CorrectedOptimizer(Optimizer):
         if group.corrects:
             eta = group.eta(state, batch, scale, self._requests)
             # The oracle expands nothing, so there is nothing to distrust.
-            corrected = correct(momentum, eta, None if group.is_oracle else settings["trust"], out=group.spare)
+            corrected = correct(momentum, eta, None if group.is_oracle else settings["trust"], out=group.scratch)
             momentum, state["mu_norm"], state["eta_norm"], kept = corrected
             if kept is not None:
                 state["bounded"] += kept < 1
@@ -259,6 +267,8 @@ class CorrectedOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; tensors keep their precision and go to the device of their group's parameters."""
+        if any("correction" not in settings for settings in state_dict["param_groups"]):
+            raise ValueError("this state was saved by another kind of optimizer; it knows nothing of corrections.")
         super().load_state_dict(state_dict)
         states = cast(dict[str, State], self.state)
         devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}

@@ -22,7 +22,7 @@ class Block:
         self.dtype = torch.float32
         for parameter in self.parameters:
             self.dtype = torch.promote_types(self.dtype, parameter.dtype)
-        self.is_plain = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
+        self.is_uniform = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
         self._lengths = [parameter.numel() for parameter in self.parameters]
         self.size = sum(self._lengths)
         self.spans: list[slice] = []
@@ -33,13 +33,23 @@ class Block:
     def flat(self, tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
         """Tensors shaped like the parameters, copied into one vector."""
         parts = [t.detach().reshape(-1) for t in tensors]
-        if not self.is_plain:
+        if not self.is_uniform:
             parts = [part.to(self.device, self.dtype) for part in parts]
         return torch.cat(parts, out=out)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """A flat vector as tensors shaped like the parameters: views of it."""
-        return list(torch._utils._unflatten_dense_tensors(vector, self.parameters))
+        parts = vector.split(self._lengths)
+        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def check(self) -> None:
+        """Parameters may be moved and converted before they are first used, not after."""
+        first = self.parameters[0]
+        if first.device != self.device or torch.promote_types(first.dtype, self.dtype) != self.dtype:
+            raise RuntimeError(
+                f"the parameters were on {self.device} in {self.dtype} and are now on {first.device} in {first.dtype}. "
+                "Move and convert a model before its optimizer takes the first batch, or make a new optimizer."
+            )
 
     def point(self, out: Tensor | None = None) -> Tensor:
         """Where the parameters are."""
@@ -65,12 +75,15 @@ class Block:
         A parameter that got no gradient this time still moves by its momentum, which is a sum over batches of which
         this one happens to say nothing about it; it does not decay, and it does not move once frozen.
         """
-        if weight_decay:
-            torch._foreach_mul_([p for p in self.parameters if p.grad is not None], 1 - lr * weight_decay)
+        moving = [i for i, p in enumerate(self.parameters) if p.requires_grad]
+        if not moving:
+            return
+        decaying = [self.parameters[i] for i in moving if self.parameters[i].grad is not None]
+        if weight_decay and decaying:
+            torch._foreach_mul_(decaying, 1 - lr * weight_decay)
         steps = self.split(direction)
-        if not self.is_plain:
+        if not self.is_uniform:
             steps = [step.to(p.device, p.dtype) for step, p in zip(steps, self.parameters, strict=True)]
         if isinstance(lr, Tensor):
             steps, lr = list(torch._foreach_mul(steps, lr)), 1.0
-        moving = [i for i, p in enumerate(self.parameters) if p.requires_grad]
         torch._foreach_add_([self.parameters[i] for i in moving], [steps[i] for i in moving], alpha=-lr)

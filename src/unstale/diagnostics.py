@@ -59,7 +59,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
         steps = int(state.get("step", 0))
         readings.append(
             GroupReading(
-                staleness=float(state["eta_norm"] / state["mu_norm"]) if "eta_norm" in state else 0.0,
+                staleness=float(state["eta_norm"] / state["mu_norm"]) if state.get("eta_norm") else 0.0,
                 bounded_share=float(state.get("bounded", 0)) / max(1, steps),
                 steps=steps,
                 correction=state.get("correction", settings["correction"]),
@@ -135,10 +135,10 @@ class Monitor:
         for request, batch, point, target, step in self._remembered:
             seen = request.again()
             true = self._linearized(seen)
-            gradient = true.gradient(true.slope)
+            gradient = true.semi_gradient()
             fresh = batch.gradient(batch.slope + batch.curvature * batch.shift(now - point))
             corrected.append(_cosine(fresh, gradient))
-            stale.append(_cosine(batch.gradient(batch.slope), gradient))
+            stale.append(_cosine(batch.semi_gradient(), gradient))
             if target is None or seen.target is None:
                 drifts.append(now.new_zeros(()))
             else:

@@ -26,7 +26,7 @@ class Gradients:
         if self._flat is not None and self._in_place():
             self._flat.add_(gradient)
             self._fill(reached)
-        elif self._block.is_plain and all(p.grad is None for p in parameters):
+        elif self._block.is_uniform and all(p.grad is None for p in parameters):
             self._flat = gradient
             self._views = self._block.split(gradient)
             self._filled = [None] * len(self._views)
@@ -64,18 +64,19 @@ class Gradients:
         Other losses may have added to ``.grad`` as well, but seldom to every tensor: the factor is read off the
         tensors that still point where they did. NaN if none does: nothing is known.
         """
-        own, now = own.double(), now.double()  # a loss scale may be large enough to overflow when squared
-        segments = torch.repeat_interleave(
-            torch.arange(len(self._block.parameters), device=own.device),
-            torch.tensor([p.numel() for p in self._block.parameters], device=own.device),
+        # Divided by their largest numbers first: under a loss scale their squares may overflow.
+        sizes = [x.abs().max().clamp_min(torch.finfo(x.dtype).tiny) for x in (own, now)]
+        pairs = list(
+            zip(*(self._block.split(x / size) for x, size in zip((own, now), sizes, strict=True)), strict=True)
         )
 
-        def by_tensor(x: Tensor) -> Tensor:
-            return torch.zeros(len(self._block.parameters), dtype=x.dtype, device=x.device).index_add_(0, segments, x)
+        def products(left: int, right: int) -> Tensor:
+            return torch.stack([torch.dot(pair[left].flatten(), pair[right].flatten()) for pair in pairs]).double()
 
-        both, before, after = by_tensor(own * now), by_tensor(own * own), by_tensor(now * now)
+        both, before, after = products(0, 1), products(0, 0), products(1, 1)
         parallel = (both > 0) & (both.square() >= (1 - 1e-5) * before * after)
-        return (both * parallel).sum() / (before * parallel).sum()
+        ratio = (both * parallel).sum() / (before * parallel).sum()
+        return ratio * sizes[1].double() / sizes[0].double()
 
     def _in_place(self) -> bool:
         return all(p.grad is view for p, view in zip(self._block.parameters, self._filled, strict=True))

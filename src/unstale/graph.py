@@ -6,7 +6,8 @@ reshape) are looked at; below a layer the walk goes on from its noted input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +19,17 @@ from .observe import NOTE, Note
 
 Node = Any  # torch.autograd.graph.Node; its metadata is not in torch's type stubs
 
-# Operations that do the same to every row whatever the data, with the attributes that say what they do.
-PLAIN_OPERATIONS = {
+# Elementwise and shape operations, with the attributes that, beside shapes, say what they do. Along a single path of
+# them no data can change which row serves which sample.
+STRUCTURAL = {
     "AddBackward0": (),
     "CloneBackward0": (),
     "DivBackward0": (),
-    "GatherBackward0": ("_saved_dim",),
     "MulBackward0": (),
     "NegBackward0": (),
     "RsubBackward1": (),
     "SelectBackward0": ("_saved_dim", "_saved_index"),
     "SliceBackward0": ("_saved_dim", "_saved_start", "_saved_end", "_saved_step"),
-    "SplitBackward0": ("_saved_dim", "_saved_split_size"),
     "SqueezeBackward0": (),
     "SqueezeBackward1": ("_saved_dim",),
     "SubBackward0": (),
@@ -37,6 +37,12 @@ PLAIN_OPERATIONS = {
     "UnsqueezeBackward0": ("_saved_dim",),
     "ViewBackward0": (),
 }
+# What models do between their layers without moving rows, whatever the data.
+ROWWISE = re.compile(
+    "(Add|AdaptiveAvgPool|AvgPool|Clone|Div|Elu|Gelu|GroupNorm|Hardsigmoid|Hardswish|Hardtanh|LayerNorm|LeakyRelu|"
+    "LogSigmoid|MaxPool|Mish|Mul|NativeDropout|NativeGroupNorm|NativeLayerNorm|Neg|Pow|Prelu|Relu|Rsub|Sigmoid|Silu|"
+    "Softplus|Sub|Tanh|Threshold|ToCopy|UnsafeView|Unsqueeze|View)[A-Za-z0-9]*Backward[0-9]*"
+)
 
 
 @dataclass(eq=False)
@@ -46,10 +52,11 @@ class Site:
     edge: GradientEdge
     note: Note
     below: list[Site] = field(default_factory=list)
+    between: list[str] = field(default_factory=list)  # names of the nodes from here to the calls below
 
     @property
     def rows(self) -> int:
-        return rows_of(*self.note)
+        return rows_of(self.note.module, self.note.input)
 
 
 @dataclass
@@ -59,38 +66,46 @@ class Graph:
     tops: list[Site]
     sites: list[Site]
     leaves: list[Tensor]
-    surface: tuple | None  # what is between the tensors and the tops; None if its effect on rows depends on data
+    surface: tuple | None  # what is between the tensors and the tops; None if data could change whose a row is
+
+    @property
+    def is_rowwise(self) -> bool:
+        """Whether nothing between the layers is known to be able to move rows."""
+        return all(ROWWISE.fullmatch(name) for site in self.sites for name in site.between)
 
     @property
     def signature(self) -> tuple:
         """Equal for steps that ran the same layers, wired alike, on inputs of the same shapes."""
         place = {site: number for number, site in enumerate(self.sites)}
         calls = tuple(
-            (id(site.note.module), site.note.input.shape, tuple(place[low] for low in site.below))
+            (id(site.note.module), site.note.input.shape, *[place[low] for low in site.below], *site.between)
             for site in self.sites
         )
-        return (*calls, len(self.tops), tuple(id(leaf) for leaf in self.leaves), self.surface)
+        return (*calls, len(self.tops), tuple(id(leaf) for leaf in self.leaves))
 
 
 def trace(*roots: Tensor) -> Graph:
     """The graph behind ``roots``."""
     sites: dict[Node, Site] = {}
     leaves: dict[int, Tensor] = {}
-    surface: list[Any] = []
-    tops = _frontier(roots, sites, leaves, surface)
+    passed: list[Node] = []
+    tops = _frontier(roots, sites, leaves, passed)
+    surface = _surface(roots, passed)
     order = list(sites.values())
     for site in order:  # grows as it goes
         known = len(sites)
-        site.below = _frontier([site.note.input], sites, leaves)
+        passed = []
+        site.below = _frontier([site.note.input], sites, leaves, passed)
+        site.between = [type(node).__name__ for node in passed]
         order.extend(list(sites.values())[known:])
-    return Graph(tops, order, list(leaves.values()), None if None in surface else tuple(surface))
+    return Graph(tops, order, list(leaves.values()), surface)
 
 
 def _frontier(
-    roots: Iterable[Tensor], sites: dict[Node, Site], leaves: dict[int, Tensor], surface: list[Any] | None = None
+    roots: Iterable[Tensor], sites: dict[Node, Site], leaves: dict[int, Tensor], passed: list[Node]
 ) -> list[Site]:
-    """The observed calls first met below ``roots``; new ones are entered in ``sites``, leaves in ``leaves``, and a
-    description of the nodes on the way in ``surface``."""
+    """The observed calls first met below ``roots``; new ones are entered in ``sites``, leaves in ``leaves``, and the
+    nodes on the way in ``passed``."""
     found: list[Site] = []
     stack: list[Node] = []
     for root in roots:
@@ -107,14 +122,18 @@ def _frontier(
             continue
         note = node.metadata.get(NOTE)
         if note is not None:
+            if note.input._version != note.version:
+                raise RuntimeError(
+                    f"the input of a {type(note.module).__name__} layer, of shape {list(note.input.shape)}, was "
+                    "changed in place since the forward pass. Change it after backward()."
+                )
             if node not in sites:
                 sites[node] = Site(GradientEdge(node, 0), note)
             found.append(sites[node])
             continue
         if "BatchNorm" in name:
             _refuse_batch_norm(node)
-        if surface is not None:
-            surface.append(_described(node, name))
+        passed.append(node)
         for follower, _ in node.next_functions:
             if follower is not None and follower not in seen:
                 seen.add(follower)
@@ -122,12 +141,31 @@ def _frontier(
     return found
 
 
-def _described(node: Node, name: str) -> tuple | None:
-    """What a node does to rows; None if that depends on data."""
-    attributes = PLAIN_OPERATIONS.get(name)
-    if attributes is None or (name == "GatherBackward0" and (node._saved_dim == 0 or node._saved_index.ndim == 1)):
+def _surface(roots: Sequence[Tensor], passed: list[Node]) -> tuple | None:
+    """The nodes between ``roots`` and the tops, described; None if data could change whose a row is.
+
+    Where paths come together, a coefficient that happens to be zero may hide one of them: there must be one path only.
+    """
+    followers = [follower for node in passed for follower, _ in node.next_functions if follower is not None]
+    followers += [root.grad_fn for root in roots]
+    described = [_described(node) for node in passed]
+    if None in described or len(set(followers)) < len(followers):
         return None
-    return (name, *[getattr(node, attribute) for attribute in attributes], *[n for _, n in node.next_functions])
+    return (*[root.output_nr for root in roots], *described)
+
+
+def _described(node: Node) -> tuple | None:
+    """What a node of the surface does to rows; None if that depends on data."""
+    name = type(node).__name__
+    shapes = [tuple(output.shape) for output in node._input_metadata]
+    followers = [number if follower is not None else None for follower, number in node.next_functions]
+    if name == "GatherBackward0":
+        # Values picked by action, straight from a layer's output: columns are chosen, never rows.
+        layer = node.next_functions[0][0].metadata.get(NOTE)
+        plain = layer is not None and node._saved_dim == 1 and node._saved_index.ndim == 2
+        return (name, *shapes, *followers) if plain else None
+    attributes = STRUCTURAL.get(name)
+    return None if attributes is None else (name, *shapes, *followers, *[getattr(node, a) for a in attributes])
 
 
 def _refuse_batch_norm(node: Node) -> None:

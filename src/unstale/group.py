@@ -36,8 +36,9 @@ class Group:
         self._correction: corrections.Correction | None = None
         self._pending: list[Batch] = []
         self._point: Tensor | None = None
-        # A vector that is free between steps: large allocations cost as much as the arithmetic.
-        self.spare: Tensor | None = None
+        # Vectors that are free between steps: large allocations cost as much as the arithmetic.
+        self._old_point: Tensor | None = None
+        self.scratch: Tensor | None = None
 
     @property
     def beta(self) -> float:
@@ -47,7 +48,12 @@ class Group:
     @property
     def is_ready(self) -> bool:
         """Whether it has what its step needs. A group that was added since the batch came has not."""
-        return bool(self._pending) or not (self.corrects or self.needs_samples)
+        return bool(self._pending) or not self.needs_batch
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether it cannot step on a gradient alone."""
+        return self.corrects or self.needs_samples
 
     @property
     def is_hooked(self) -> bool:
@@ -58,9 +64,9 @@ class Group:
 
     def begin(self) -> None:
         """Note where the parameters are as a step's first batch is linearised."""
+        self.block.check()
         if self.corrects:
-            self._point = self.block.point(out=self.spare)
-            self.spare = None
+            self._point, self._old_point = self.block.point(out=self._old_point), None
 
     def take(self, seen: Evaluated, pieces: tuple[Piece, ...] | None, reached: set[int]) -> None:
         """Remember a batch, and fill ``.grad`` from its samples where autograd need not."""
@@ -68,7 +74,7 @@ class Group:
             batch = self._linearization(seen, pieces)
             self._pending.append(batch)
             if not self.is_hooked:
-                self.gradients.add(batch.gradient(batch.slope), reached)
+                self.gradients.add(batch.semi_gradient(), reached)
         elif self.is_oracle:
             self._pending.append(self._look(seen))
 
@@ -100,15 +106,18 @@ class Group:
         """By how much ``.grad`` was scaled since it was filled; NaN if that cannot be told, None if it was not."""
         if not self._pending or self.gradients.untouched():
             return None
-        batch = merged(self._pending)
-        return self.gradients.scale(batch.gradient(batch.slope), gradient)
+        return self.gradients.scale(self._merged().semi_gradient(), gradient)
 
     def batch(self, scale: Tensor | float) -> Any:
         """The pending batches as one, scaled as ``.grad`` was."""
         if not self._pending:
             return None
-        batch = merged(self._pending)
+        batch = self._merged()
         return batch if isinstance(scale, float) else batch.scaled(scale.to(self.block.device, self.block.dtype))
+
+    def _merged(self) -> Batch:
+        self._pending = [merged(self._pending)]
+        return self._pending[0]
 
     def eta(self, state: State, batch: Any, scale: Tensor | float, requests: list[Request]) -> Tensor:
         """Tell the correction how far the parameters have moved, and about the new batch."""
@@ -118,11 +127,12 @@ class Group:
                 state["correction"] = corrections.resolve(self.settings, self.block.size, batch, self.beta)
             lengths = [p.numel() for p in self.block.parameters]
             self._correction = corrections.build(state["correction"], self.settings, lengths, self.beta)
+        if self.scratch is None:
+            self.scratch = torch.zeros_like(self._point)
+        displacement = self.scratch
         if "anchor" in state:
-            displacement = torch.sub(self._point, state["anchor"], out=state["anchor"])
-        else:
-            displacement = torch.zeros_like(self._point)
-        state["anchor"], self.spare = self._point, displacement
+            torch.sub(self._point, state["anchor"], out=displacement)
+        self._old_point, state["anchor"] = state.get("anchor"), self._point
         if self.settings["recursion"] == "literal":
             displacement = state.get("literal", displacement)
         replay = self._replay(requests, scale) if self.needs_function else None

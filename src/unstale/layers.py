@@ -106,9 +106,11 @@ LAYERS: dict[type[nn.Module], Layer] = {
 }
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Whether a layer computes just what its type says, with a weight that is a parameter of its own."""
+def does_what_its_type_says(module: nn.Module) -> bool:
+    """Whether a layer computes just what its type says, with parameters that are leaves of the graph."""
     if type(module) not in LAYERS or module._parameters.get("weight") is None:
+        return False
+    if not all(p is None or p.is_leaf for p in module._parameters.values()):
         return False
     if isinstance(module, nn.Embedding):
         return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
@@ -124,14 +126,10 @@ def rows_of(module: nn.Module, x: Tensor) -> int:
     return 1 if x.ndim == unbatched else x.shape[0]
 
 
-def per_row(module: nn.Module, x: Tensor, outputs: Tensor, dtype: torch.dtype) -> Iterator[tuple[nn.Parameter, Form]]:
+def per_row(module: nn.Module, x: Tensor, outputs: Tensor, dtype: torch.dtype) -> Iterator[tuple[str, Form]]:
     """The gradients of every parameter of a layer, row by row, from its input and its output's gradients."""
     if x.dtype != dtype and x.is_floating_point():
         x = x.to(dtype)
     if outputs.dtype != dtype:
         outputs = outputs.to(dtype)
-    parameters = module._parameters
-    for name, form in LAYERS[type(module)](module, x, outputs):
-        parameter = parameters.get(name)
-        if parameter is not None:
-            yield parameter, form
+    return LAYERS[type(module)](module, x, outputs)

@@ -26,9 +26,11 @@ from .samples import Linearization, Lookup, Matrix, Outer, Piece
 # than several small ones.
 SMALL = 512
 
-# Factored gradients are compared with autograd's when a graph is new, and again, up to this many times, while some
-# gradients are zero (an output layer that starts at zero hides all that is below it).
-LOOKS = 16
+# Factored gradients are compared with autograd's at steps 1, 2, 4, 8, … of a graph; at every one of its first few while
+# some gradients are zero (an output layer that starts at zero hides all that is below it); and at every step if
+# something between its layers is not known to leave rows in their places.
+FIRST_FEW = 16
+MANY = 1000
 
 
 class Linearized(NamedTuple):
@@ -45,7 +47,8 @@ class Linearizer:
 
     def __init__(self) -> None:
         self._reader = RowReader()
-        self._looks: Counter[tuple] = Counter()  # how often a signature was compared with autograd
+        self._uses: Counter[tuple] = Counter()  # how often a signature came
+        self._inconclusive: set[tuple] = set()  # signatures that could not be compared with autograd yet
         self._mixing: set[tuple] = set()  # signatures that failed
 
     @torch.no_grad()
@@ -81,11 +84,14 @@ class Linearizer:
             jacobians.reached.update(
                 key for key, parts in given.items() if any(call.prediction is not None for _, call in parts)
             )
-        if self._looks[signature] < LOOKS:
+        if self._should_compare(signature, graph.is_rowwise):
             halves = any(call.outputs.dtype.itemsize < 4 for call in calls)
             agreement = _agreement(prediction, target, blocks, found, halves)
-            self._looks[signature] += 1 if agreement is None else LOOKS
-            if agreement is False:
+            if agreement is None:
+                self._inconclusive.add(signature)
+            elif agreement:
+                self._inconclusive.discard(signature)
+            else:
                 self._mixing.add(signature)
                 warnings.warn(
                     "this model mixes the rows of a batch between its layers, so per-sample gradients are taken by "
@@ -95,11 +101,19 @@ class Linearizer:
                 return None
         return found, jacobians.reached
 
+    def _should_compare(self, signature: tuple, is_rowwise: bool) -> bool:
+        if len(self._uses) > MANY:  # graphs that are never the same must not fill the memory
+            self._uses.clear()
+            self._inconclusive.clear()
+        self._uses[signature] += 1
+        uses = self._uses[signature]
+        return not is_rowwise or uses.bit_count() == 1 or (uses <= FIRST_FEW and signature in self._inconclusive)
+
 
 def _leaves(graph: Graph) -> list[Tensor]:
     found = {id(leaf): leaf for leaf in graph.leaves}
     for site in graph.sites:
-        found.update((id(p), p) for p in site.note.module._parameters.values() if p is not None and p.requires_grad)
+        found.update((id(p), p) for p in site.note.parameters.values() if p is not None and p.requires_grad)
     return list(found.values())
 
 
@@ -110,10 +124,11 @@ def _collect(calls: list[Calls], block: Block, bare: set[int]) -> dict[int, Give
     """Sort what the calls give by parameter (id), leaving out those in ``bare``."""
     given: dict[int, Given] = {id(p): [] for p in block.parameters if id(p) not in bare and p.requires_grad}
     for call in calls:
-        if any(id(p) in given for p in call.module._parameters.values()):
-            for parameter, form in per_row(call.module, call.inputs, call.outputs, block.dtype):
-                if id(parameter) in given:
-                    given[id(parameter)].append((form, call))
+        parameters = call.note.parameters
+        if any(id(p) in given for p in parameters.values()):
+            for name, form in per_row(call.note.module, call.inputs, call.outputs, block.dtype):
+                if id(parameters[name]) in given:
+                    given[id(parameters[name])].append((form, call))
     return given
 
 
@@ -258,27 +273,30 @@ def _agreement(
     """Compare random mixtures of samples with what autograd says of them: a model that mixes the rows of its batch
     in between its layers shows here, and nowhere else. None: too many gradients are zero to tell."""
     generator = torch.Generator().manual_seed(len(prediction))
-    mixture = torch.randn(len(prediction), generator=generator).to(prediction)
+    # Of one sign, so that sums over samples do not cancel to mere rounding.
+    mixture = (0.5 + torch.rand(len(prediction), generator=generator)).to(prediction)
     own = [prediction], [mixture]
     residual = own if target is None else ([prediction, target], [mixture, -mixture])
     # Rounding is far smaller than this (even that of TF32 convolutions, or of layers run in half precision), mixed
     # rows far larger.
     tolerance = 1e-1 if halves else 1e-2 if torch.finfo(prediction.dtype).bits <= 32 else 1e-6
-    nothing = 100 * torch.finfo(prediction.dtype).eps
     conclusive = True
     for block, pieces in zip(blocks, found, strict=True):
         trainable = [p for p in block.parameters if p.requires_grad]
+        if not trainable:
+            continue
         weight = mixture.to(block.device, block.dtype)
-        sizes = [torch.zeros((), dtype=block.dtype, device=block.device) for _ in block.parameters]
+        sizes = torch.zeros(len(block.parameters), dtype=block.dtype, device=block.device)
         for (values, weights), side in ((own, pieces), (residual, tuple(piece.of_residual() for piece in pieces))):
             true = torch.autograd.grad(values, trainable, weights, retain_graph=True, allow_unused=True)
             by_id = {id(p): g for p, g in zip(trainable, true, strict=True) if g is not None}
-            expected = block.split(block.flat(by_id.get(id(p), torch.zeros_like(p)) for p in block.parameters))
-            got = block.split(Linearization(side, weight, weight).gradient(weight))
-            for place, (one, two) in enumerate(zip(got, expected, strict=True)):
-                # The residual's gradient may be the small difference of two large ones, whose rounding it carries.
-                sizes[place] = sizes[place] + torch.linalg.vector_norm(two)
-                if torch.linalg.vector_norm(one - two) > tolerance * sizes[place] + nothing:
-                    return False
-                conclusive = conclusive and bool(sizes[place] > nothing)
+            expected = block.flat(by_id.get(id(p), torch.zeros_like(p)) for p in block.parameters)
+            got = Linearization(side, weight, weight).gradient(weight)
+            errors = torch.stack(torch._foreach_norm(block.split(got - expected)))
+            # The residual's gradient may be the small difference of two large ones, whose rounding it carries.
+            sizes = sizes + torch.stack(torch._foreach_norm(block.split(expected)))
+            nothing = 100 * torch.finfo(prediction.dtype).eps * sizes.max()
+            if bool((errors > tolerance * sizes + nothing).any()):
+                return False
+            conclusive = conclusive and bool((sizes > nothing).all())
     return True if conclusive else None

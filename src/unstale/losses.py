@@ -69,7 +69,13 @@ def evaluate(loss: Loss | str, residual: Tensor) -> Derivatives:
         return loss(residual.detach())  # type: ignore[return-value]
     with torch.enable_grad():
         point = residual.detach().requires_grad_()
-        result = loss(point)
+        try:
+            result = loss(point)
+        except TypeError as error:
+            raise TypeError(
+                "loss must be a function of the residuals alone, such as lambda residual: residual.abs() ** 1.5, or "
+                "one of unstale.losses; losses of two arguments (nn.MSELoss and the like) do not fit."
+            ) from error
     if isinstance(result, Derivatives):
         return Derivatives(*(part.detach() for part in result))
     return _differentiate(point, result)

@@ -21,12 +21,12 @@ class Corrected(NamedTuple):
     kept: Tensor | None
 
 
-def correct(mu: Tensor, eta: Tensor, trust: float | None, out: Tensor | None = None) -> Corrected:
+def correct(mu: Tensor, eta: Tensor, trust: float | Tensor | None, out: Tensor | None = None) -> Corrected:
     """Momentum less its staleness, within the trust bound (``None``: none), written to ``out`` if given."""
     mu_norm = torch.linalg.vector_norm(mu, dim=-1)
     eta_norm = torch.linalg.vector_norm(eta, dim=-1)
     if trust is None:
         return Corrected(torch.sub(mu, eta, out=out), mu_norm, eta_norm, None)
-    kept = (mu_norm * trust / eta_norm.clamp_min(torch.finfo(eta.dtype).tiny)).clamp(max=1.0)
+    kept = (mu_norm * trust / eta_norm).nan_to_num(1.0, 1.0).clamp(max=1.0)  # nothing to bound where η = 0
     momentum = torch.addcmul(mu, eta, kept.unsqueeze(-1), value=-1, out=out)
     return Corrected(momentum, mu_norm, eta_norm, kept)

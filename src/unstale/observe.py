@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from .layers import is_plain
+from .layers import does_what_its_type_says
 
 NOTE = "unstale"
 
@@ -21,6 +21,8 @@ class Note(NamedTuple):
 
     module: nn.Module
     input: Tensor
+    version: int  # of the input, to notice if it is changed in place
+    parameters: dict[str, nn.Parameter | None]  # as they were during the call
 
 
 def observe(model: nn.Module) -> nn.Module:
@@ -36,7 +38,12 @@ def observe(model: nn.Module) -> nn.Module:
     True
     """
     for module in model.modules():
-        if is_plain(module) and _leave_note not in module._forward_hooks.values():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                "DistributedDataParallel is not supported yet: it averages gradients as autograd brings them, past "
+                "which corrected optimizers fill .grad, and the correction itself would have to be averaged too."
+            )
+        if does_what_its_type_says(module) and _leave_note not in module._forward_hooks.values():
             module.register_forward_hook(_leave_note)
     return model
 
@@ -53,5 +60,6 @@ def unobserve(model: nn.Module) -> nn.Module:
 # A function of the module, not a closure, so that observed models can still be copied and pickled.
 def _leave_note(module: nn.Module, inputs: tuple, output: Tensor) -> None:
     node = output.grad_fn
-    if node is not None and len(inputs) == 1 and is_plain(module):
-        node.metadata[NOTE] = Note(module, inputs[0])  # type: ignore[index]
+    if node is not None and len(inputs) == 1 and does_what_its_type_says(module):
+        note = Note(module, inputs[0], inputs[0]._version, dict(module._parameters))
+        node.metadata[NOTE] = note  # type: ignore[index]

@@ -82,10 +82,12 @@ def check(group: dict[str, Any]) -> None:
         )
 
 
-def refuse_unknown(given: Iterable[str], owner: str) -> None:
+def refuse_unknown(given: Iterable[str], own: Iterable[str], owner: str) -> None:
+    """Refuse keyword arguments that ``owner`` does not know, with the likely one."""
+    known = [*own, *DEFAULTS]
     for name in sorted(set(given) - DEFAULTS.keys()):
-        close = difflib.get_close_matches(name, DEFAULTS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(DEFAULTS)}."
+        close = ["beta"] if name == "momentum" else difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}."
         raise TypeError(f"{owner} got an unknown argument {name!r}; {hint}")
 
 

@@ -5,7 +5,7 @@ batch, and may gather, index or mix its outputs in any way. Rather than guess fr
 off the graph between the network's outputs and the prediction and target: two cheap backward passes over that
 small part, with random weights ``w`` on the samples. A row that serves one sample alone answers with ``w_k`` times
 what it answers to ones. Where rows serve several samples, as in TD(λ), the Jacobian of that small part is taken. What
-was found is confirmed at every step, unless that part of the graph holds nothing that could send rows elsewhere.
+was found is confirmed at every step, unless that part of the graph is one path of operations that cannot move rows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from .graph import Graph, Site
 from .layers import Form, Full
+from .observe import Note
+
+# How many plans are kept; a graph that looks different at every step must not fill the memory.
+PLANS = 1000
+
+# The largest weight of a probe. Weights are spread evenly in their logarithms, to be far apart in any precision.
+SPREAD = 1024.0
 
 
 class Rows(NamedTuple):
@@ -55,7 +62,7 @@ class Calls(NamedTuple):
     ``paired``: the rows are the prediction's samples in order, followed by the target's, if there is one.
     """
 
-    module: nn.Module
+    note: Note  # of one of them
     inputs: Tensor
     outputs: Tensor  # gradients of the layer's output, the target's negated
     prediction: Rows | None
@@ -75,9 +82,10 @@ class _Bundle(NamedTuple):
 class _Plan(NamedTuple):
     """What was found for a signature."""
 
-    expected: Tensor  # by how much the second probe's answer is larger, over all rows of all top calls
+    reached: list[int]  # the places of the calls that matter
+    expected: list[Tensor]  # for every top call among them, by how much each row's second answer is larger, [r]
     bundles: list[_Bundle]
-    is_plain: bool  # rows are samples in order; then even rows that nobody used this time have a known owner
+    in_order: bool  # rows are samples in order; then even rows that nobody used this time have a known owner
 
 
 class RowReader:
@@ -116,25 +124,27 @@ class RowReader:
         signs, weights, weighted_signs = self._probe(given[0])
         edges = [site.edge for site in graph.sites]
         outputs = _backward(given, _of_given(signs, roles), edges)
-        plan = self._plans.get(signature)
+        key = (signature, graph.surface)
+        plan = self._plans.get(key)
         # Where data cannot change which row serves whom, what was found once holds for good.
-        if plan is None or not plan.is_plain or graph.surface is None:
+        if plan is None or not plan.in_order or graph.surface is None:
             reached = [place for place, output in enumerate(outputs) if output is not None]
             tops = [place for place in reached if place < len(graph.tops)]
             probed = _backward(given, _of_given(weighted_signs, roles), [edges[place] for place in tops])
             plain = [outputs[place] for place in tops]
-            if plan is None or not _fits(_flat(plain), _flat(probed), plan.expected):
-                plan = _plan([graph.sites[place] for place in tops], graph, reached, plain, probed, weights)
+            if plan is None or plan.reached != reached or not _fits(plain, probed, plan.expected):
+                first = 0 if roles[0] is not None else len(weights) // 2
+                plan = _plan([graph.sites[place] for place in tops], graph, reached, plain, probed, weights, first)
                 if plan is None:
                     return None
-                self._plans[signature] = plan
+                if len(self._plans) >= PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
         calls = []
         for places, own, targets, paired in plan.bundles:
             notes = [graph.sites[place].note for place in places]
             inputs = _rows_joined([note.input for note in notes])
-            calls.append(
-                Calls(notes[0].module, inputs, _rows_joined([outputs[i] for i in places]), own, targets, paired)
-            )
+            calls.append(Calls(notes[0], inputs, _outputs_joined([outputs[i] for i in places]), own, targets, paired))
         return calls
 
     def _probe(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,7 +156,7 @@ class RowReader:
             count = 2 * samples
             generator = torch.Generator().manual_seed(count)
             spread = torch.randperm(count, generator=generator) + 0.5 * torch.rand(count, generator=generator)
-            weights = (1 + spread / count).to(like)
+            weights = (SPREAD ** (spread / count)).to(like)
             signs = torch.ones_like(weights)
             signs[samples:] = -1
             self._probes[key] = signs, weights, signs * weights
@@ -169,27 +179,30 @@ def _plan(
     plain: Sequence[Tensor],
     probed: Sequence[Tensor],
     weights: Tensor,
+    first: int,
 ) -> _Plan | None:
-    """Who owns each row: sample ``k`` of the prediction is owner ``k``, of the target owner ``m + k``."""
+    """Who owns each row: sample ``k`` of the prediction is owner ``k``, of the target owner ``m + k``. Rows that nobody
+    uses go to owner ``first``."""
     owners: dict[Site, list[int]] = {}
     expected = []
-    is_plain = True
+    in_order = True
     for top, one, two in zip(tops, plain, probed, strict=True):
-        found = _owners(one.reshape(top.rows, -1), two.reshape(top.rows, -1), weights)
+        found = _owners(one.reshape(top.rows, -1), two.reshape(top.rows, -1), weights, first)
         if found is None or not _pass_down(top, found.tolist(), owners):
             return None
         # (A call that is of no consequence this time, all its samples being terminal, does not show whose it is.)
-        is_plain = is_plain and bool((found.diff() == 1).all() & one.any())
-        expected.append(weights[found].repeat_interleave(one.numel() // top.rows))
+        in_order = in_order and bool((found.diff() == 1).all() & one.any())
+        expected.append(weights[found])
     bundles: dict[tuple, list[int]] = {}
     for place in reached:
         site = graph.sites[place]
         # Calls whose rows can stand in one tensor. Those without a row axis stay by themselves.
         shape = tuple(site.note.input.shape)
         alike = shape[1:] if shape[:1] == (site.rows,) else place
-        bundles.setdefault((id(site.note.module), len(shape), alike), []).append(place)
+        lent = tuple(map(id, site.note.parameters.values()))
+        bundles.setdefault((id(site.note.module), lent, len(shape), alike), []).append(place)
     whose = [_bundle(graph, places, owners, weights) for places in bundles.values()]
-    return _Plan(torch.cat(expected), whose, is_plain)
+    return _Plan(reached, expected, whose, in_order)
 
 
 def _bundle(graph: Graph, places: list[int], owners: dict[Site, list[int]], weights: Tensor) -> _Bundle:
@@ -206,30 +219,43 @@ def _bundle(graph: Graph, places: list[int], owners: dict[Site, list[int]], weig
     )
 
 
-def _owners(plain: Tensor, weighted: Tensor, weights: Tensor) -> Tensor | None:
+def _owners(plain: Tensor, weighted: Tensor, weights: Tensor, first: int) -> Tensor | None:
     """The owner of each row, from its answers to the two probes."""
     everyone = torch.arange(len(weights), device=weights.device)
     samples, rows = len(weights) // 2, len(plain)
     ratio = (weighted * plain).sum(-1) / plain.square().sum(-1)
-    nearest = (ratio.unsqueeze(-1) - weights).abs().nan_to_num(0).argmin(-1)
-    # In half precision neighbouring weights blur, so the usual orders are tried by name before the nearest weight.
-    for guess in (everyone[:samples], everyone[samples:], everyone, nearest):
-        if len(guess) == rows and _fits(plain, weighted, weights[guess].unsqueeze(-1)):
+    nearest = (ratio.unsqueeze(-1) - weights).abs().argmin(-1)
+    nearest = torch.where(ratio.isnan(), first, nearest)
+    guesses = [everyone[first : first + samples], everyone[samples:], everyone]
+    # In half precision the weights of a large batch blur: the usual orders are tried by name, others not at all.
+    if SPREAD ** (0.5 / len(weights)) > 1 + 4 * torch.finfo(plain.dtype).eps:
+        guesses.append(nearest)
+    for guess in guesses:
+        if len(guess) == rows and _fits([plain], [weighted], [weights[guess]]):
             return guess
     return None
 
 
 def _rows_joined(parts: list[Tensor]) -> Tensor:
-    return parts[0].detach() if len(parts) == 1 else torch.cat(parts)
+    if len(parts) > 1:
+        return torch.cat(parts)
+    # Data is the user's, who may refill the tensor before we are done with it; activations are nobody's.
+    return parts[0].clone() if parts[0].grad_fn is None else parts[0].detach()
 
 
-def _flat(parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([part.flatten() for part in parts])
+def _outputs_joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _fits(plain: Tensor, probed: Tensor, expected: Tensor) -> bool:
-    error = torch.linalg.vector_norm(torch.addcmul(probed, plain, expected, value=-1))
-    return bool(error <= 16 * torch.finfo(plain.dtype).eps * torch.linalg.vector_norm(plain))
+def _fits(plain: Sequence[Tensor], probed: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether every row of every top call answered the second probe with ``expected [r]`` times its first answer."""
+    fits = torch.ones((), dtype=torch.bool, device=plain[0].device)
+    for one, two, weight in zip(plain, probed, expected, strict=True):
+        one, two = one.reshape(len(weight), -1), two.reshape(len(weight), -1)
+        error = torch.addcmul(two, one, weight.unsqueeze(-1), value=-1).abs().amax(1)
+        tolerance = (16 if one.dtype.itemsize >= 4 else 2) * torch.finfo(one.dtype).eps
+        fits = fits & (error <= tolerance * weight * one.abs().amax(1)).all()
+    return bool(fits)
 
 
 def _pass_down(site: Site, mine: list[int], owners: dict[Site, list[int]]) -> bool:
@@ -303,7 +329,8 @@ def _read_shared(values: Tensor | None, graph: Graph, is_target: bool) -> list[C
     for site, output in zip(graph.sites, outputs, strict=True):
         if output is not None:
             rows = Rows(mix=-mixes[site] if is_target else mixes[site])
-            calls.append(Calls(*site.note, output, *((None, rows) if is_target else (rows, None))))
+            inputs = _rows_joined([site.note.input])
+            calls.append(Calls(site.note, inputs, output, *((None, rows) if is_target else (rows, None))))
     return calls
 
 

@@ -277,6 +277,10 @@ class Linearization:
             piece.gradient(weight, out[..., piece.span])
         return out
 
+    def semi_gradient(self) -> Tensor:
+        """``g``."""
+        return self.gradient(self.slope)
+
     def diagonal(self) -> Tensor:
         """The diagonal of ``Z``."""
         return self.mix_diagonal(self.slope.new_zeros(*self.slope.shape[:-1], self.size), 0.0)
@@ -313,9 +317,8 @@ class Total:
     """A batch known by its gradient alone, for those who do not ask after its samples."""
 
     total: Tensor
-    slope: None = None
 
-    def gradient(self, weight: None) -> Tensor:
+    def semi_gradient(self) -> Tensor:
         return self.total
 
     def scaled(self, factor: Tensor | float) -> Total:
@@ -334,16 +337,34 @@ def aligned(one: Piece, other: Piece) -> tuple[Piece, Piece]:
     return one.with_positions(head, tail), other.with_positions(head, tail)
 
 
-def merged(batches: Sequence[Batch]) -> Any:
+def matched(one: Sequence[Piece], other: Sequence[Piece]) -> list[tuple[Piece, Piece]]:
+    """Pieces over the same parameters brought to the same spans, kinds and numbers of positions."""
+    cuts = sorted({piece.span.stop for piece in (*one, *other)})
+    return [aligned(*pair) for pair in zip(_cut(one, cuts), _cut(other, cuts), strict=True)]
+
+
+def _cut(pieces: Sequence[Piece], cuts: list[int]) -> Iterator[Piece]:
+    for piece in pieces:
+        start, stop = piece.span.start, piece.span.stop
+        for end in (cut for cut in cuts if start < cut <= stop):
+            if (start, end) == (piece.span.start, stop):
+                yield piece
+            else:  # only written-out neighbours share a piece
+                offset = start - piece.span.start
+                tensors = tuple(t[..., offset : offset + end - start] for t in piece.tensors)
+                yield replace(piece, span=slice(start, end), tensors=tensors)
+            start = end
+
+
+def merged(batches: Sequence[Batch]) -> Batch:
     """One batch of the samples of several: what is remembered when gradients are accumulated."""
     first, *others = batches
     for other in others:
         if isinstance(first, Total) or isinstance(other, Total):
-            first = Total(first.gradient(first.slope) + other.gradient(other.slope))  # type: ignore[arg-type]
+            first = Total(first.semi_gradient() + other.semi_gradient())
             continue
         pieces = []
-        for pair in zip(first.pieces, other.pieces, strict=True):
-            one, two = aligned(*pair)
+        for one, two in matched(first.pieces, other.pieces):
             joined = [torch.cat([a, b], axis) for (a, axis), b in zip(one.with_axes(), two.tensors, strict=True)]
             pieces.append(one.with_tensors(joined))
         hessian = None

@@ -30,14 +30,13 @@ class Oracle:
         replay: Callable[[], Batch] | None = None,
     ) -> Tensor:
         assert replay is not None
-        gradient = batch.gradient(batch.slope)  # type: ignore[arg-type]
+        gradient = batch.semi_gradient()
         if not memory:
             memory["stale"] = gradient.new_zeros(gradient.shape)
         stale = mean_(memory["stale"], gradient, beta)
         self._past = [(again, weight * beta) for again, weight in self._past[: self.horizon - 1]]
         fresh = gradient * (1 - over(beta, gradient))
         for again, weight in self._past:
-            past = again()
-            fresh = fresh + past.gradient(past.slope) * over(weight, gradient)  # type: ignore[arg-type]
+            fresh = fresh + again().semi_gradient() * over(weight, gradient)
         self._past.insert(0, (replay, 1 - beta))
         return stale - fresh

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..running import decay_, over
-from ..samples import Linearization, Piece, aligned
+from ..samples import Linearization, Piece, matched
 
 
 class Window:
@@ -72,15 +72,15 @@ class Window:
                 memory["base"] = batch.slope.new_zeros(*batch.slope.shape[:-1], batch.size)
             return
         have = memory["shift"].shape[-1] // self.horizon
-        for place, (ring, new) in enumerate(zip(_ring(memory).pieces, batch.pieces, strict=True)):
-            fitting, _ = aligned(ring, new)
-            if batch.samples > have:
-                fitting = fitting.with_tensors([self._widen(t, a, have, batch.samples) for t, a in fitting.with_axes()])
-            if fitting is not ring:
-                memory["pieces"][place] = fitting.as_dict()
+        fitting = [ring for ring, _ in matched(_ring(memory).pieces, batch.pieces)]
         if batch.samples > have:
+            fitting = [
+                ring.with_tensors([self._widen(t, axis, have, batch.samples) for t, axis in ring.with_axes()])
+                for ring in fitting
+            ]
             for name in memory.keys() & {"shift", "weight", "slope"}:
                 memory[name] = self._widen(memory[name], memory[name].ndim - 1, have, batch.samples)
+        memory["pieces"] = [ring.as_dict() for ring in fitting]
 
     def _widen(self, x: Tensor, axis: int, have: int, want: int) -> Tensor:
         slots = x.unflatten(axis, (self.horizon, have))
@@ -91,8 +91,7 @@ class Window:
     def _write(self, memory: dict[str, Any], batch: Linearization, number: int, factor: float | Tensor) -> None:
         """Put batch ``number`` into its slot, unshifted, weighed by ``factor``."""
         start, width = self._slot(memory, number)
-        for ring, piece in zip(_ring(memory).pieces, batch.pieces, strict=True):
-            _, piece = aligned(ring, piece)
+        for ring, piece in matched(_ring(memory).pieces, batch.pieces):
             for (slots, axis), new in zip(ring.with_axes(), piece.with_samples(width).tensors, strict=True):
                 slots.narrow(axis, start, width).copy_(new)
         weights = {"weight": batch.curvature, "slope": batch.slope} if self.refresh else {"weight": batch.curvature}
