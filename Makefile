@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Newer than what it depends on while the environment is up to date.
 READY := .venv/.ready
 
-.PHONY: help run test bench lint format clean
+.PHONY: help run test bench mutants lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is to make
@@ -19,6 +19,9 @@ test: lint  ## lint, check types, run all tests and doctests
 
 bench: $(READY)  ## measure what a corrected step costs
 	$(BIN)/python benchmarks/run.py
+
+mutants: $(READY)  ## break the mathematics on purpose, and see that the tests notice
+	$(BIN)/python tools/mutants.py
 
 lint: $(READY)  ## check style and types, changing nothing
 	$(BIN)/ruff check

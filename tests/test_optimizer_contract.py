@@ -1119,3 +1119,83 @@ def test_an_oracle_weighs_batches_as_they_were_weighed():
         train(model, oracle, one)
         train(twin, dense, two)
     assert_near(parameters_of(model), parameters_of(twin), 1e-12)
+
+
+@every_base
+def test_groups_that_nothing_reaches_or_that_are_frozen(base):
+    """They stay where they are, weight decay or not, and are no reason to fail."""
+    model, _ = twins(mlp)
+    idle, frozen = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
+    frozen.weight.grad = torch.zeros_like(frozen.weight)
+    groups = [{"params": model}, {"params": idle}, {"params": frozen}]
+    optimizer = OPTIMIZERS[base](groups, correction="dense", weight_decay=0.1)
+    before = parameters_of(nn.ModuleList([idle, frozen]))
+    train(model, optimizer, Stream())
+    train(model, optimizer, Stream())
+    assert torch.equal(parameters_of(nn.ModuleList([idle, frozen])), before)
+
+
+def test_tdprop_needs_its_samples_even_without_correction():
+    model, _ = twins(mlp)
+    optimizer = unstale.CorrectedTDprop(model, correction="none")
+    model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"step\(\) came before backward\(\)"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("correction", ["diagonal", "window"])
+def test_a_prediction_of_another_network_is_refused(correction):
+    model, twin = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    x = torch.ones(2, 3)
+    with pytest.raises(ValueError, match="depends on none of this optimizer's parameters"):
+        optimizer.backward(twin(x).squeeze(-1), 0.9 * twin(x).squeeze(-1))
+    optimizer.backward(model(x).squeeze(-1), 0.9 * twin(x).squeeze(-1))  # a target may
+
+
+def test_states_of_other_optimizers_are_refused():
+    model, _ = twins(mlp)
+    other = torch.optim.Adam(model.parameters())
+    with pytest.raises(ValueError, match="another kind of optimizer"):
+        unstale.CorrectedAdam(model).load_state_dict(other.state_dict())
+
+
+def test_a_model_converted_on_the_way_is_refused():
+    model, _ = twins(mlp)
+    optimizer = unstale.CorrectedSGD(model.float(), lr=0.1)
+    x = torch.ones(2, 3)
+    optimizer.backward(model(x.float()).squeeze(-1), 0.9 * model(x.float()).squeeze(-1))
+    optimizer.step()
+    optimizer.zero_grad()
+    model.double()
+    with pytest.raises(RuntimeError, match="before its optimizer takes the first batch"):
+        optimizer.backward(model(x).squeeze(-1), 0.9 * model(x).squeeze(-1))
+
+
+def test_a_solved_problem_is_not_stale():
+    """μ = η = 0: nothing is stale, and nothing was bounded."""
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    for _ in range(3):
+        value = model(torch.ones(4, 2)).squeeze(-1)
+        optimizer.backward(value, 0.9 * model(torch.ones(4, 2)).squeeze(-1))
+        optimizer.step()
+        optimizer.zero_grad()
+    (group,) = unstale.diagnostics.read(optimizer)
+    assert (group.staleness, group.bounded_share) == (0.0, 0.0)
+
+
+def test_distributed_data_parallel_is_refused():
+    class Wrapped(nn.parallel.DistributedDataParallel):
+        def __init__(self):  # without the process group that the real one asks for
+            nn.Module.__init__(self)
+            self.module = mlp()
+
+    with pytest.raises(TypeError, match="DistributedDataParallel is not supported yet"):
+        unstale.CorrectedSGD(Wrapped(), lr=0.1)
+
+
+def test_on_nonfinite_is_for_the_whole_optimizer():
+    with pytest.raises(ValueError, match="on_nonfinite is for the whole optimizer"):
+        unstale.CorrectedSGD([{"params": mlp(), "on_nonfinite": "skip"}], lr=0.1)

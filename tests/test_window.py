@@ -66,6 +66,34 @@ def test_calls_that_come_and_go():
     torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("lengths", [(2, 60, 3, 1), (60, 2, 1, 90)])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_layers_that_change_their_form(lengths, accumulate):
+    """Short sequences are kept as positions, long ones written out; a window and a step may hold both."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(5, 40), nn.Linear(40, 40), nn.Linear(40, 1)
+
+        def forward(self, x):
+            return self.c(torch.tanh(self.b(torch.tanh(self.a(x))))).mean(1).squeeze(-1)
+
+    g = torch.Generator().manual_seed(0)
+    data = [torch.randn(2, 2, length, 5, generator=g) for length in lengths]
+    paths = []
+    for correction in ("window", "dense"):
+        model, _ = twins(Net)
+        optimizer = unstale.CorrectedSGD(model, lr=0.3, correction=correction, trust=None, horizon=50)
+        for place, (s, n) in enumerate(data * 2):
+            optimizer.backward(model(s), 0.9 * model(n))
+            if not accumulate or place % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        paths.append(parameters_of(model))
+    torch.testing.assert_close(*paths, rtol=1e-9, atol=1e-9)
+
+
 def refreshed_by_hand(model, batches, lr, beta, ages):
     """Every batch with its own gradient, Taylor term and point, all three made anew at the given ages."""
     parameters = list(model.parameters())

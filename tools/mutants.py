@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ["tests/test_against_reference.py", "tests/test_window.py"]
+TESTS = [
+    f"tests/test_{name}.py" for name in ("against_reference", "window", "graphs_that_change", "optimizer_contract")
+]
 
 
 class Mutant(NamedTuple):
@@ -50,6 +52,21 @@ MUTANTS = [
     Mutant("μ for μ̂ (literal recursion)", "base.py", '["literal"] = momentum *', '["literal"] = state["mu"] *'),
     Mutant("the new batch shifted by the last move (window)", WINDOW, "start, width).zero_()", "start, width)"),
     Mutant("no trust bound", "momentum.py", ".clamp(max=1.0)", ".clamp(max=1.0) * 0 + 1"),
+    Mutant(
+        "rows never confirmed",
+        "rows.py",
+        "if plan is None or not plan.in_order or graph.surface is None:",
+        "if plan is None:",
+    ),
+    Mutant(
+        "scaling never noticed", "gradients.py", "        return bool(same & self._left.any())", "        return True"
+    ),
+    Mutant(
+        "factored gradients compared once",
+        "linearize.py",
+        "uses.bit_count() == 1 or signature in self._moving",
+        "uses == 1",
+    ),
     Mutant("v for u (window)", "samples.py", "return (self.tensors[1] @ d", "return (self.tensors[0] @ d"),
 ]
 

@@ -49,6 +49,7 @@ class Linearizer:
         self._reader = RowReader()
         self._uses: Counter[tuple] = Counter()  # how often a signature came
         self._inconclusive: set[tuple] = set()  # signatures that could not be compared with autograd yet
+        self._moving: set[tuple] = set()  # signatures with something between layers that may move rows
         self._mixing: set[tuple] = set()  # signatures that failed
 
     @torch.no_grad()
@@ -84,7 +85,7 @@ class Linearizer:
             jacobians.reached.update(
                 key for key, parts in given.items() if any(call.prediction is not None for _, call in parts)
             )
-        if self._should_compare(signature, graph.is_rowwise):
+        if self._should_compare(signature, graph):
             halves = any(call.outputs.dtype.itemsize < 4 for call in calls)
             agreement = _agreement(prediction, target, blocks, found, halves)
             if agreement is None:
@@ -101,13 +102,18 @@ class Linearizer:
                 return None
         return found, jacobians.reached
 
-    def _should_compare(self, signature: tuple, is_rowwise: bool) -> bool:
-        if len(self._uses) > MANY:  # graphs that are never the same must not fill the memory
-            self._uses.clear()
-            self._inconclusive.clear()
+    def _should_compare(self, signature: tuple, graph: Graph) -> bool:
+        if signature not in self._uses:
+            if len(self._uses) >= MANY:  # graphs that are never the same must not fill the memory
+                for known in (self._uses, self._inconclusive, self._moving):
+                    known.clear()
+            if not graph.is_rowwise:
+                self._moving.add(signature)
         self._uses[signature] += 1
         uses = self._uses[signature]
-        return not is_rowwise or uses.bit_count() == 1 or (uses <= FIRST_FEW and signature in self._inconclusive)
+        if uses.bit_count() == 1 or signature in self._moving:
+            return True
+        return uses <= FIRST_FEW and signature in self._inconclusive
 
 
 def _leaves(graph: Graph) -> list[Tensor]:
