@@ -58,9 +58,7 @@ MUTANTS = [
         "if plan is None or not plan.in_order or graph.surface is None:",
         "if plan is None:",
     ),
-    Mutant(
-        "scaling never noticed", "gradients.py", "        return bool(same & self._left.any())", "        return True"
-    ),
+    Mutant("scaling never noticed", "gradients.py", "return torch.equal(", "return True or torch.equal("),
     Mutant(
         "factored gradients compared once",
         "linearize.py",

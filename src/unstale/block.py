@@ -25,6 +25,7 @@ class Block:
         self.is_uniform = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
         self._lengths = [parameter.numel() for parameter in self.parameters]
         self.size = sum(self._lengths)
+        self._moved_by: tuple[Tensor, list[Tensor]] | None = None  # the last direction, cut up
         self.spans: list[slice] = []
         for length in self._lengths:
             start = self.spans[-1].stop if self.spans else 0
@@ -81,7 +82,9 @@ class Block:
         decaying = [self.parameters[i] for i in moving if self.parameters[i].grad is not None]
         if weight_decay and decaying:
             torch._foreach_mul_(decaying, 1 - lr * weight_decay)
-        steps = self.split(direction)
+        if self._moved_by is None or self._moved_by[0] is not direction:  # mostly it is the same vector every time
+            self._moved_by = direction, self.split(direction)
+        steps = self._moved_by[1]
         if not self.is_uniform:
             steps = [step.to(p.device, p.dtype) for step, p in zip(steps, self.parameters, strict=True)]
         if isinstance(lr, Tensor):

@@ -19,6 +19,7 @@ class Gradients:
         self._filled: list[Tensor | None] = []  # of the views, those that are in `.grad`
         self._stride = -(-block.size // 4096)
         self._left: Tensor | None = None
+        self._left_something = torch.zeros((), dtype=torch.bool)
 
     def add(self, gradient: Tensor, reached: set[int]) -> None:
         """``.grad += gradient`` for the parameters whose ids are in ``reached``."""
@@ -44,6 +45,7 @@ class Gradients:
                 parameter.grad = self._filled[place] = view
         assert self._flat is not None
         self._left = self._flat[:: self._stride].clone()
+        self._left_something = self._left.any()
 
     def read(self) -> Tensor:
         """The gradients as they are now, flat."""
@@ -55,8 +57,7 @@ class Gradients:
         """Whether ``.grad`` is what ``add`` left there. A sample tells: scaling leaves no number as it was but 0."""
         if self._flat is None or self._left is None or not self._in_place():
             return False
-        same = (self._flat[:: self._stride] == self._left).all()
-        return bool(same & self._left.any())
+        return torch.equal(self._flat[:: self._stride], self._left) and bool(self._left_something)
 
     def scale(self, own: Tensor, now: Tensor) -> Tensor:
         """By how much gradients were scaled since ``add`` left ``own``: by clipping, unscaling, averaging.

@@ -63,17 +63,20 @@ def conv(module: nn.Conv1d | nn.Conv2d, x: Tensor, b: Tensor) -> Iterator[tuple[
         zip(module.kernel_size, module.stride, module.dilation, strict=True)
     ):
         # Windows as views, [..., pixels, ..., kernel], where F.unfold would launch a kernel for every image.
-        x = x.unfold(axis + 2, dilation * (kernel - 1) + 1, stride)[..., ::dilation]
+        x = x.unfold(axis + 2, dilation * (kernel - 1) + 1, stride)
+        if dilation > 1:
+            x = x[..., ::dilation]
     rows, groups = x.shape[0], module.groups
+    width = module.weight.numel() // module.out_channels
     if size == 1:
         x, b = x.unsqueeze(2).unsqueeze(-2), b.unsqueeze(2)
     patches = x.permute(0, 2, 3, 1, 4, 5)  # [r, height, width, channels, kernel height, kernel width]
     if groups == 1:
-        patches = patches.reshape(rows, -1, module.weight[0].numel())  # [r, t, i]
+        patches = patches.reshape(rows, -1, width)  # [r, t, i]
         yield "weight", Factors(patches.transpose(0, 1), b.flatten(2).permute(2, 0, 1))
     else:
         patches = patches.unflatten(3, (groups, -1)).permute(0, 3, 1, 2, 4, 5, 6)
-        patches = patches.reshape(rows, groups, -1, module.weight[0].numel())  # [r, g, t, i]
+        patches = patches.reshape(rows, groups, -1, width)  # [r, g, t, i]
         yield "weight", Full((b.flatten(2).unflatten(1, (groups, -1)) @ patches).flatten(1))
     yield "bias", Full(b.flatten(2).sum(2))
 

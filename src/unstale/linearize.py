@@ -269,7 +269,7 @@ def _full(form: Form, parameter: Tensor) -> Tensor:
         a, b = form
         if len(a) == 1:
             return (b.unsqueeze(3) * a.unsqueeze(2)).view(a.shape[1], -1)
-        return torch.einsum("tko,tki->koi", b, a).flatten(1)
+        return torch.bmm(b.permute(1, 2, 0), a.transpose(0, 1)).flatten(1)
     return Lookup(slice(0, parameter.numel()), form, len(form.entries)).matrices()[0]
 
 

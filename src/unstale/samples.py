@@ -168,11 +168,8 @@ class Outer(Positional):
     def shift(self, displacement: Tensor) -> Tensor:
         a, b = self.tensors
         d = self._matrix(displacement)
-        if b.shape[-1] <= a.shape[-1]:
-            moved = (_rows(a) @ d.mT * _rows(b)).sum(-1)
-        else:
-            moved = (_rows(b) @ d * _rows(a)).sum(-1)
-        return moved.unflatten(-1, a.shape[-3:-1]).sum(-2)
+        moved = _rows(a) @ d.mT * _rows(b) if b.shape[-1] <= a.shape[-1] else _rows(b) @ d * _rows(a)
+        return moved.unflatten(-2, a.shape[-3:-1]).sum((-3, -1))
 
     def gradient(self, weight: Tensor, out: Tensor) -> None:
         a, b = (t[..., : self.head, :, :] for t in self.tensors)
