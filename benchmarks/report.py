@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from targets import targets
+
 Result = dict[str, Any]
 
 TITLES = {
@@ -21,7 +23,7 @@ def page(results: dict[str, Result], device: str) -> str:
     for name, title in TITLES.items():
         if name in results:
             result = results[name]
-            parts += [f"## {title}", _source(result), *_targets(result)]
+            parts += [f"## {title}", _source(result), *_targets(name, result, device)]
             parts += _mlp(result, memory) if name == "mlp" else _long(result, memory)
     return "\n\n".join(parts) + "\n"
 
@@ -52,15 +54,12 @@ def _source(result: Result) -> str:
     )
 
 
-def _targets(result: Result) -> list[str]:
-    if not result.get("targets"):
-        return []
-    rows = [
-        [t["what"], f"≥ {t['at_least']:g}", f"{t['measured']:.1f}", "met" if t["met"] else "**not met**"]
-        for t in result["targets"]
-    ]
-    said = _table(["target", "wanted", "measured", ""], rows)
-    return [said, f"Both take the same steps: in float64 they part by {result['disagreement']:.0e} of the way in 30."]
+def _targets(name: str, result: Result, device: str) -> list[str]:
+    rows = [[t.what, t.wanted, t.measured, "met" if t.met else "**not met**"] for t in targets(name, result, device)]
+    said = [_table(["target", "wanted", "measured", ""], rows)]
+    if "disagreement" in result:
+        said.append(f"Both take the same steps: in float64 they part by {result['disagreement']:.0e} of the way in 30.")
+    return said
 
 
 def _mlp(result: Result, memory: str) -> list[str]:

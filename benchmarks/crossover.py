@@ -1,0 +1,49 @@
+"""Where the dense form of the full correction is quicker than the window, and what `correction="auto"` says there.
+
+PYTHONPATH=src python benchmarks/crossover.py
+
+Prints a table: the constants of `unstale.corrections.cheaper_full_correction` were fitted to it by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from data import pool
+from models import INPUTS, mlp, size
+from steps import Candidate, build
+from timing import interleaved, warm_up
+
+from unstale.corrections import cheaper_full_correction, default_horizon
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    print("| n | batch | β | dense, ms | window, ms | quicker | auto |\n| --- | --- | --- | --- | --- | --- | --- |")
+    for width in (8, 16, 32):
+        model = mlp(width)
+        for samples in (1, 4, 16, 64):
+            for beta in (0.9, 0.99):
+                batches = pool(samples, [INPUTS], device)
+                steps = {
+                    name: build(Candidate(name, name), copy.deepcopy(model), batches, beta).step
+                    for name in ("dense", "window")
+                }
+                for step in steps.values():
+                    warm_up(step, device, wanted=20, seconds=2.0)
+                times = {name: timing.median * 1e3 for name, timing in interleaved(steps, device, seconds=2.0).items()}
+                auto = cheaper_full_correction(size(model), samples, default_horizon(beta))
+                cells = [
+                    size(model),
+                    samples,
+                    beta,
+                    *(f"{times[name]:.2f}" for name in steps),
+                    min(times, key=times.get),
+                ]
+                print(f"| {' | '.join(map(str, cells))} | {auto} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
