@@ -179,7 +179,7 @@ def test_readme_loops_make_steps_of_the_same_size():
     for code in README:
         torch.manual_seed(0)
         names: dict = {}
-        exec(PRELUDE.values[0] + "terminated = terminated.to(reward)\n" + code, names)
+        exec(PRELUDE.values[0] + code, names)
         ends.append(torch.cat([p.detach().flatten() for p in names["model"].parameters()]))
     before, after = ends
     torch.testing.assert_close(after, before)
