@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from . import losses, options
 from .group import Group, State
-from .inputs import Batch, Evaluated, Request, read_batch, warn_constant_target
+from .inputs import BatchFunction, Evaluated, Request, read_batch, warn_constant_target
 from .linearize import Linearizer
 from .losses import Loss
 from .momentum import correct
@@ -64,7 +64,7 @@ class CorrectedOptimizer(Optimizer):
 
     def backward(
         self,
-        prediction: Tensor | Batch,
+        prediction: Tensor | BatchFunction,
         target: Tensor | float | None = None,
         loss: Loss | str = losses.half_squared,
         *,
@@ -100,7 +100,7 @@ class CorrectedOptimizer(Optimizer):
 
         The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``.
         """
-        batch: Batch | None = None
+        batch: BatchFunction | None = None
         if not isinstance(log_prob, Tensor):
             again = log_prob
             log_prob, batch = again(), lambda: (again(), 0.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from . import losses
 from .losses import Loss
 
-Batch = Callable[[], "tuple[Tensor, Tensor | float]"]
+BatchFunction = Callable[[], "tuple[Tensor, Tensor | float]"]
 
 
 class ConstantTargetWarning(UserWarning):
@@ -34,7 +34,7 @@ class Evaluated(NamedTuple):
 class Request(NamedTuple):
     """A call of ``backward``: enough to evaluate the same batch again later, if it came as a function."""
 
-    batch: Batch | None
+    batch: BatchFunction | None
     loss: Loss | str
     weight: Tensor | float
 
@@ -59,8 +59,8 @@ class Request(NamedTuple):
 
 
 def read_batch(
-    prediction: Tensor | Batch, target: Tensor | float | None
-) -> tuple[Batch | None, Tensor, Tensor | float]:
+    prediction: Tensor | BatchFunction, target: Tensor | float | None
+) -> tuple[BatchFunction | None, Tensor, Tensor | float]:
     """A batch given as two tensors, or as a function that makes them."""
     if isinstance(prediction, Tensor):
         if target is None:
