@@ -156,6 +156,72 @@ def test_dense_and_window_agree_over_200_steps(problem, trust):
     torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
 
 
+def huber(residual, delta=1.0):
+    size = residual.abs()
+    return torch.where(size <= delta, residual**2 / 2, delta * (size - delta / 2))
+
+
+def log_cosh(residual):
+    return residual.cosh().log()
+
+
+LOSSES = {
+    "squared": ("squared", lambda r: r**2),
+    "huber": ("huber", huber),
+    "a wider huber": (lambda r: unstale.losses.huber(r, delta=2.0), lambda r: huber(r, 2.0)),
+    "a user's own": (log_cosh, log_cosh),
+    "linear": (lambda r: 3 * r, lambda r: 3 * r),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("correction", ["diagonal", "dense", "window", "oracle"])
+def test_follows_the_double_sum_of_other_losses(correction, name):
+    """A loss bends both the gradient and the Taylor term, by its first and its second derivative."""
+    given, literal = LOSSES[name]
+    model, twin = twins(mlp)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction, trust=None, horizon=50)
+    mask = mask_for(correction, twin.parameters())
+    reference = Reference(twin.parameters(), 0.1, 0.9, mask=mask, oracle=correction == "oracle", loss=literal)
+    one, two = Stream(), Stream()
+    for _ in range(8):
+        optimizer.backward(one.batch(model), loss=given)
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(two.batch(twin))
+    torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
+
+
+class Classification(Reference):
+    """``f`` is the log-likelihood of the right class: ``g = -mean ∇f`` and ``Z = mean ∇f ∇fᵀ``, as in the paper."""
+
+    def evaluate(self, batch):
+        log_prob = batch()
+        ones = torch.ones(len(log_prob))
+        return log_prob, torch.zeros(len(log_prob)), -ones, ones
+
+
+@pytest.mark.parametrize("correction", ["none", "diagonal", "dense", "window", "oracle"])
+def test_follows_the_double_sum_in_classification(correction):
+    model, twin = twins(lambda: mlp(outputs=3))
+    optimizer = unstale.CorrectedSGD(model, lr=0.3, correction=correction, trust=None, horizon=50)
+    mask = mask_for(correction, twin.parameters())
+    reference = Classification(twin.parameters(), 0.3, 0.9, mask=mask, oracle=correction == "oracle")
+    g = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        x, y = torch.randn(5, 3, generator=g), torch.randint(3, (5,), generator=g)
+
+        def likelihood(net, x=x, y=y):
+            return lambda: net(x).log_softmax(1)[torch.arange(5), y]
+
+        loss = optimizer.backward_log_likelihood(likelihood(model))
+        torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(model(x), y).detach())
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(likelihood(twin))
+    torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
+
+
 def test_trust_bound_acts_and_is_counted():
     model, _ = twins(mlp)
     optimizer = unstale.CorrectedSGD(model, lr=0.5, correction="dense", trust=0.01)
