@@ -70,7 +70,7 @@ class Graph:
 
     @property
     def is_rowwise(self) -> bool:
-        """Whether nothing between the layers is known to be able to move rows."""
+        """Whether everything between the layers is known to leave rows in their places."""
         return all(ROWWISE.fullmatch(name) for site in self.sites for name in site.between)
 
     @property
