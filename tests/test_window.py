@@ -127,6 +127,39 @@ def test_refresh_linearises_again_at_the_given_ages(ages):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_a_refreshed_batch_may_have_changed_its_form():
+    """The same values, evaluated again over a sequence padded with positions of no weight."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(20, 40), nn.Linear(40, 1)
+
+        def forward(self, x, padding):
+            x = torch.cat([x, torch.ones(len(x), padding, 20)], 1)
+            kept = (torch.arange(x.shape[1]) < x.shape[1] - padding).to(x)
+            return (self.b(torch.tanh(self.a(x))).squeeze(-1) * kept).sum(1)
+
+    paths = []
+    for padding in (0, 90):
+        model, _ = twins(Net)
+        optimizer = unstale.CorrectedSGD(model, lr=0.1, correction="window", trust=None, horizon=50, refresh=(1, 3))
+        g = torch.Generator().manual_seed(0)
+        for _ in range(6):
+            s, n = torch.randn(2, 3, 2, 20, generator=g)
+            calls = iter([0] + [padding] * 9)
+
+            def batch(s=s, n=n, calls=calls, model=model):
+                extra = next(calls)
+                return model(s, extra), 0.9 * model(n, extra)
+
+            optimizer.backward(batch)
+            optimizer.step()
+            optimizer.zero_grad()
+        paths.append(parameters_of(model))
+    torch.testing.assert_close(*paths, rtol=1e-10, atol=1e-10)
+
+
 def test_refreshing_every_age_is_the_oracle():
     model, twin = twins(mlp)
     fresh = unstale.CorrectedSGD(model, lr=0.3, correction="window", trust=None, horizon=20, refresh=range(1, 20))

@@ -115,6 +115,7 @@ class Window:
             if replay is None:
                 continue
             again = replay()
+            self._make_room(memory, again)
             start, width = self._slot(memory, number - age)
             before = torch.zeros_like(memory["slope"])
             before.narrow(-1, start, width).copy_(memory["slope"].narrow(-1, start, width))
