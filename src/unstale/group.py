@@ -128,10 +128,8 @@ class Group:
             lengths = [p.numel() for p in self.block.parameters]
             self._correction = corrections.build(state["correction"], self.settings, lengths, self.beta)
         if self.scratch is None:
-            self.scratch = torch.zeros_like(self._point)
-        displacement = self.scratch
-        if "anchor" in state:
-            torch.sub(self._point, state["anchor"], out=displacement)
+            self.scratch = torch.empty_like(self._point)
+        displacement = torch.sub(self._point, state.get("anchor", self._point), out=self.scratch)
         self._old_point, state["anchor"] = state.get("anchor"), self._point
         if self.settings["recursion"] == "literal":
             displacement = state.get("literal", displacement)

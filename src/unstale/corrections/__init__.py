@@ -60,16 +60,15 @@ def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
 
     The dense form spends ``m n²`` multiply-adds on the new Taylor term and goes through its matrix at the speed of
     memory, which takes as long as 13 more samples would. The window touches each of its ``H m`` samples' gradients
-    about three times, out of cache, where a number costs some three times as much: ``10 H m n``. Both constants were
-    fitted to times on a CPU (``benchmarks/crossover.py``); within a factor of two of the border it hardly matters.
-    Beyond 2²⁹ entries (2 GiB) the matrix is never made.
+    about three times, out of cache, where a number costs more: ``5 H m n``. Both constants were fitted to times on a
+    CPU (``benchmarks/crossover.py``). Beyond 2²⁹ entries (2 GiB) the matrix is never made.
 
     >>> cheaper_full_correction(size=609, samples=16, horizon=688)
     'dense'
     >>> cheaper_full_correction(size=2241, samples=16, horizon=66)
     'window'
     """
-    dense, window = size * size * (samples + 13), 10 * horizon * samples * size
+    dense, window = size * size * (samples + 13), 5 * horizon * samples * size
     return "dense" if dense <= window and size * size <= 1 << 29 else "window"
 
 
