@@ -179,12 +179,16 @@ class Outer(Positional):
     def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
         a, b = self.tensors
         positions, outputs, inputs = a.shape[-3], b.shape[-1], a.shape[-1]
-        if a.ndim > 3 or self.head * positions * (outputs + inputs) > outputs * inputs:
+        if self.head * positions * (outputs + inputs) > outputs * inputs:
             return super().add_diagonal(weight, decay, out)
         # (Σ_t b_t a_tᵀ) ∘ (Σ_s b_s a_sᵀ) = Σ_ts (b_t ∘ b_s)(a_t ∘ a_s)ᵀ: one matrix product over pairs of positions.
-        aa = (a[: self.head, None] * a).flatten(0, 2)
-        bb = (b[: self.head, None] * b * weight.unsqueeze(-1)).flatten(0, 2)
-        self._matrix(out).addmm_(bb.T, aa, beta=decay)
+        aa, bb = (x[..., : self.head, None, :, :] * x[..., None, :, :, :] for x in (a, b))
+        bb = (bb * weight[..., None, None, :, None]).flatten(-4, -2)
+        matrix = self._matrix(out)
+        if a.ndim == 3:
+            matrix.addmm_(bb.T, aa.flatten(-4, -2), beta=decay)
+        else:
+            matrix.mul_(decay).add_(bb.mT @ aa.flatten(-4, -2))
 
     def _matrix(self, flat: Tensor) -> Tensor:
         return flat.unflatten(-1, (self.tensors[1].shape[-1], self.tensors[0].shape[-1]))

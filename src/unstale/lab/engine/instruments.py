@@ -1,0 +1,88 @@
+"""What is measured along a run besides its errors, over the batches of the last 2/(1-β) steps.
+
+``drift``       how far the value of a successor has moved since its sample was seen, (V_θi(s'_i) - V_θt(s'_i))²
+``agreement``   the cosine of a Taylor-corrected past gradient with the gradient that it stands for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from ...losses import squared
+from ...samples import Linearization
+
+if TYPE_CHECKING:
+    from .training import Training
+
+
+class Recent:
+    """The parameters of recent steps, with which anything about them can be worked out again."""
+
+    def __init__(self, theta: Tensor, horizon: int) -> None:
+        self._ring = theta.new_zeros(horizon, *theta.shape)
+
+    def remember(self, theta: Tensor, step: Tensor) -> None:
+        self._ring.index_copy_(0, (step % len(self._ring)).reshape(1), theta.unsqueeze(0))
+
+    def before(self, step: Tensor) -> tuple[Tensor, Tensor]:
+        """The parameters before each of the last steps, ``[steps, runs, n]``, oldest first; and which of them exist."""
+        numbers = step - torch.arange(len(self._ring), 0, -1, device=step.device)
+        return self._ring[numbers % len(self._ring)], numbers >= 0
+
+
+def drift(training: Training) -> dict[str, Tensor]:
+    """The mean drift of recent samples, ``[runs]``."""
+    past, exists = _recent(training).before(training.step_number)
+    rows = training.feed.recent(until=1).rows.chunk(2, -2)[1].unflatten(1, (len(past), -1)).movedim(1, 0)
+    network = training.network
+    moved = (network.values(past, rows) - network.values(training.theta, rows)).square().mean(-1)
+    return {"drift": _mean(moved, exists, when_none=0.0)}
+
+
+def agreement(training: Training) -> dict[str, Tensor]:
+    """Mean cosines with the true gradients at today's parameters, ``[runs]``: of samples' corrected gradients; of whole
+    batches' corrected gradients; and of whole batches' gradients as they were, stale."""
+    past, exists = _recent(training).before(training.step_number)
+    then, now = _linearized(training, past), _linearized(training, training.theta.expand_as(past))
+    corrected = then.slope + then.curvature * then.shift(training.theta - past)
+    (v_then, _), (v_now, _) = then.matrices(), now.matrices()
+    by_sample = cosine_similarity(v_then, v_now, dim=-1) * torch.sign(corrected * now.slope)
+    true = now.semi_gradient()
+    cosines = {
+        "agreement": by_sample.mean(-1),
+        "agreement of batches": cosine_similarity(then.gradient(corrected), true, dim=-1),
+        "agreement if uncorrected": cosine_similarity(then.semi_gradient(), true, dim=-1),
+    }
+    return {name: _mean(cosine, exists, when_none=1.0) for name, cosine in cosines.items()}
+
+
+def _recent(training: Training) -> Recent:
+    assert training.recent is not None
+    return training.recent
+
+
+def _linearized(training: Training, theta: Tensor) -> Linearization:
+    """Recent batches, each at its own row of ``theta [steps, runs, n]``."""
+    samples, steps = training.feed.recent(until=1), len(theta)
+    assert samples.discount is not None
+    # One long batch of states and one of successors, taken apart into the batches they were made of.
+    rows = torch.cat([part.unflatten(1, (steps, -1)) for part in samples.rows.chunk(2, -2)], 2).movedim(1, 0)
+    reward, discount = (x.unflatten(1, (steps, -1)).movedim(1, 0) for x in (samples.reward, samples.discount))
+    *inputs, values = training.network.forward(theta, rows)
+    value, following = values.chunk(2, -1)
+    _, slope, curvature = squared(value - (reward + discount * following))
+    return training.network.linearize(theta, inputs, discount, slope, curvature)
+
+
+def _mean(x: Tensor, exists: Tensor, when_none: float) -> Tensor:
+    """The mean over the steps that exist, ``[steps, runs] → [runs]``."""
+    total = torch.where(exists.unsqueeze(-1), x, 0.0).sum(0)
+    return torch.where(exists.any(), total / exists.sum().clamp(min=1), when_none)
+
+
+INSTRUMENTS: dict[str, Callable[[Training], dict[str, Tensor]]] = {"drift": drift, "agreement": agreement}

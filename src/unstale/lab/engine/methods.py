@@ -1,0 +1,113 @@
+"""The methods that are compared, as data, and the library's correction that each of them uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...corrections import Blocks, Correction, Diagonal, Window, cheaper_full_correction, paper_horizon
+from ...samples import Linearization
+from ..experiment import Run
+from .network import Network
+
+
+@dataclass(frozen=True)
+class Method:
+    correction: str = "none"  # "none", "diagonal", "full", "oracle", or "layers": full for some, ``rest`` for the others
+    trust: float | None = None  # the paper has no bound
+    target_every: int = 0  # steps between copies of a frozen target network; 0 is none
+    second_order: bool = False
+    rest: str = "none"
+
+
+METHODS = {
+    "momentum": Method(),
+    "oracle": Method("oracle"),
+    "full": Method("full"),
+    "diagonal": Method("diagonal"),
+    "default": Method("full", trust=1.0),  # what the library does unless told otherwise
+    "frozen": Method(target_every=100),
+    "second_order": Method("full", second_order=True),
+    "layers": Method("layers"),
+    "layers_diagonal": Method("layers", rest="diagonal"),
+}
+
+
+def horizon(run: Run) -> int:
+    """How many batches an oracle or an instrument looks back on."""
+    return min(run.horizon or paper_horizon(run.beta), run.steps)
+
+
+def exact_horizon(beta: float) -> int:
+    """Steps until a batch weighs less than float32 can tell: a window of that length *is* the full correction.
+
+    >>> exact_horizon(0.9), exact_horizon(0.99)
+    (158, 1656)
+    """
+    return math.ceil(math.log(2.0**-24) / math.log(beta))
+
+
+def build(run: Run, network: Network, on_cpu: bool) -> Correction | None:
+    """The correction for runs like this one; ``None`` for those that correct nothing.
+
+    A full correction takes the cheaper of two forms that agree to rounding. On a GPU that is the dense one for
+    networks of this size: its work is one matrix product.
+    """
+    method = METHODS[run.method]
+    if method.correction == "diagonal":
+        return Diagonal()
+    if method.correction == "layers":
+        return SomeLayers(network, run.corrected_layers, method.rest)
+    if method.correction == "full":
+        steps = min(exact_horizon(run.beta), run.steps)
+        exact = run.precision == "float32" or steps == run.steps
+        if on_cpu and exact and not method.second_order:
+            if cheaper_full_correction(network.size, run.batch, steps) == "window":
+                return Window(steps)
+        return Blocks([network.size])
+    return None
+
+
+class SomeLayers:
+    """One full correction for the parameters of the chosen layers, seen together; the rest diagonally, or not at all."""
+
+    def __init__(self, network: Network, chosen: Sequence[int], rest: str) -> None:
+        layers = range(len(network.spans))
+        others = [layer for layer in layers if layer not in chosen]
+        size = sum(_length(network.spans[layer]) for layer in chosen)
+        self._parts: dict[str, tuple[list[int], Correction]] = {"full": (list(chosen), Blocks([size]))}
+        if rest == "diagonal":
+            self._parts["diagonal"] = (others, Diagonal())
+
+    def update(
+        self, memory: dict[str, Any], batch: Linearization, displacement: Tensor, beta: float | Tensor, replay: Any = None
+    ) -> Tensor:
+        eta = torch.zeros_like(displacement)
+        for name, (layers, correction) in self._parts.items():
+            if not layers:
+                continue
+            spans = [batch.pieces[layer].span for layer in layers]
+            own = torch.cat([displacement[..., span] for span in spans], -1)
+            part = correction.update(memory.setdefault(name, {}), _restricted(batch, layers), own, beta)
+            for span, piece in zip(spans, part.split([_length(span) for span in spans], -1), strict=True):
+                eta[..., span] = piece
+        return eta
+
+
+def _restricted(batch: Linearization, layers: Sequence[int]) -> Linearization:
+    """The batch as parameters of some layers alone see it."""
+    pieces, start = [], 0
+    for layer in layers:
+        piece = batch.pieces[layer]
+        pieces.append(replace(piece, span=slice(start, start + _length(piece.span))))
+        start = pieces[-1].span.stop
+    return replace(batch, pieces=tuple(pieces))
+
+
+def _length(span: slice) -> int:
+    return span.stop - span.start

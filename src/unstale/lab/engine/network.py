@@ -1,0 +1,124 @@
+"""Networks of one shape, many side by side: their parameters are the rows of one tensor ``[runs, n]``.
+
+Index letters: ``t`` is 0 for a state and 1 for its successor, ``k`` counts samples, ``i`` and ``o`` inputs and outputs
+of a layer. A layer's bias is the first column of its matrix, met by an input that is always 1; so every layer is one
+matrix, and its gradients are outer products as the library's corrections take them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...samples import Linearization, Outer, Total
+
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+
+# Each activation with its slope, which is read off the activation's *output*.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "leaky_relu": (lambda z: F.leaky_relu(z, 0.01), lambda h: torch.where(h > 0, 1.0, 0.01)),
+    "relu": (torch.relu, lambda h: (h > 0).to(h)),
+    "tanh": (torch.tanh, lambda h: 1 - h.square()),
+    "elu": (F.elu, lambda h: torch.where(h > 0, 1.0, h + 1)),
+    "selu": (F.selu, lambda h: torch.where(h > 0, SELU_SCALE, h + SELU_SCALE * SELU_ALPHA)),
+}
+
+
+class Network:
+    """``sizes`` are the widths from the features of a state to its value, ``[2, 16, 16, 16, 1]`` say."""
+
+    def __init__(self, sizes: Sequence[int], activation: str, features: Callable[[Tensor], Tensor] | None = None):
+        self.shapes = [(out, into + 1) for into, out in zip(sizes, sizes[1:], strict=False)]
+        self.spans: list[slice] = []
+        for out, into in self.shapes:
+            start = self.spans[-1].stop if self.spans else 0
+            self.spans.append(slice(start, start + out * into))
+        self.size = self.spans[-1].stop
+        self.features = features
+        self.rows_backward = 0  # how many rows were taken backward so far: what a method costs
+        self._activate, self._slope = ACTIVATIONS[activation]
+
+    def initial(self, seed: int, dtype: torch.dtype) -> Tensor:
+        """Parameters as ``torch.nn.Linear`` draws them, ``[n]``, the same for a seed whatever else is run."""
+        generator = torch.Generator().manual_seed(seed)
+        layers = []
+        for out, into in self.shapes:
+            bound = 1 / math.sqrt(into - 1)
+            layers.append((2 * torch.rand(out * into, generator=generator, dtype=torch.float64) - 1) * bound)
+        return torch.cat(layers).to(dtype)
+
+    def forward(self, theta: Tensor, state: Tensor) -> list[Tensor]:
+        """The inputs of every layer, ``[..., rows, i]`` with their leading 1, and last the values ``[..., rows]``."""
+        inputs = _with_one(state if self.features is None else self.features(state))
+        steps = [inputs]
+        for layer, weight in enumerate(self._matrices(theta)):
+            z = steps[-1] @ weight.mT
+            steps.append(_with_one(self._activate(z)) if layer < len(self.shapes) - 1 else z.squeeze(-1))
+        return steps
+
+    def values(self, theta: Tensor, state: Tensor) -> Tensor:
+        return self.forward(theta, state)[-1]
+
+    def backward(self, theta: Tensor, inputs: Sequence[Tensor], seed: Tensor) -> list[Tensor]:
+        """The gradients of ``Σ seed · value`` by every layer's output, ``[..., rows, o]``, first layer first."""
+        self.rows_backward += seed.shape[-1]
+        outputs = [seed.unsqueeze(-1)]
+        weights = self._matrices(theta)
+        for layer in range(len(self.shapes) - 1, 0, -1):
+            into = outputs[-1] @ weights[layer][..., 1:]
+            outputs.append(into.mul_(self._slope(inputs[layer][..., 1:])))
+        return outputs[::-1]
+
+    def gradient(self, theta: Tensor, inputs: Sequence[Tensor], slope: Tensor) -> Total:
+        """``Σ_k slope_k ∇value_k``, without the gradient of any one sample."""
+        total = theta.new_empty(*slope.shape[:-1], self.size)
+        for span, shape, a, b in zip(
+            self.spans, self.shapes, inputs, self.backward(theta, inputs, slope), strict=False
+        ):
+            torch.matmul(b.mT, a, out=total[..., span].unflatten(-1, shape))
+        return Total(total)
+
+    def linearize(
+        self, theta: Tensor, inputs: Sequence[Tensor], discount: Tensor | None, slope: Tensor, curvature: Tensor
+    ) -> Linearization:
+        """The batch to first order. ``inputs`` have the states' rows first, then, unless ``discount`` is ``None``,
+        those of their successors."""
+        ones = torch.ones_like(slope)
+        seed = ones if discount is None else torch.cat([ones, -discount], -1)
+        positions = (1 if discount is None else 2, slope.shape[-1])
+        pieces = [
+            Outer(span, (a.unflatten(-2, positions), b.unflatten(-2, positions)), head=1)
+            for span, a, b in zip(self.spans, inputs, self.backward(theta, inputs, seed), strict=False)
+        ]
+        return Linearization(tuple(pieces), slope, curvature)
+
+    def hessian(self, theta: Tensor, state: Tensor, slope: Tensor) -> Tensor:
+        """``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``: what the paper leaves out of its Taylor term."""
+
+        def weighted(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
+            return (self.values(own, seen) * weight).sum()
+
+        return torch.vmap(torch.func.hessian(weighted))(theta, state, slope)
+
+    def _matrices(self, theta: Tensor) -> list[Tensor]:
+        return [theta[..., span].unflatten(-1, shape) for span, shape in zip(self.spans, self.shapes, strict=True)]
+
+
+def _with_one(x: Tensor) -> Tensor:
+    return F.pad(x, (1, 0), value=1.0)
+
+
+def radial(grid: int, width: float) -> Callable[[Tensor], Tensor]:
+    """Radial basis functions on a regular grid over ``[-1, 1]²``, each of variance ``σ² / grid``."""
+    line = torch.linspace(-1, 1, grid)
+
+    def features(state: Tensor) -> Tensor:
+        # A Gaussian on a plane is the product of two on lines: 2·grid exponentials a state, not grid².
+        near = torch.exp(-(state.unsqueeze(-1) - line.to(state)).square() * (grid / width))
+        return (near[..., 0, :, None] * near[..., 1, None, :]).flatten(-2)
+
+    return features

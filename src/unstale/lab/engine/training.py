@@ -1,0 +1,203 @@
+"""Runs of one shape, stepped together with the library's own momentum and corrections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...losses import squared
+from ...momentum import correct
+from ...running import mean_
+from ...samples import Batch, Linearization
+from .. import problems
+from ..experiment import Run
+from ..records import Record
+from . import methods
+from .data import Feed, Samples
+from .instruments import INSTRUMENTS, Recent
+from .network import Network, radial
+
+# A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
+DIVERGED = 1e6
+MEASUREMENTS = 50  # along a run, besides the one before the first step
+
+
+class Training:
+    """A batch of runs that differ in seed, α and β alone.
+
+    Everything a step reads and writes stays where it is in memory, the number of the step included: on a GPU, steps
+    are recorded once as a CUDA graph and replayed.
+    """
+
+    def __init__(self, runs: Sequence[Run], device: str) -> None:
+        first = runs[0]
+        self.runs = list(runs)
+        self.method = methods.METHODS[first.method]
+        self.problem = problems.load(first.problem)
+        dtype = getattr(torch, first.precision)
+        self.network = _network(first, self.problem.inputs)
+        self.correction = methods.build(first, self.network, device == "cpu")
+        self.is_oracle = self.method.correction == "oracle"
+        horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
+        self.feed = Feed(
+            self.problem, [run.seed for run in runs], first.batch, first.n_step, horizon, device, dtype
+        )
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        self.beta = column([run.beta for run in runs])
+        self.rate = column([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
+        self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
+        self.displacement = torch.zeros_like(self.theta)
+        self.mu = torch.zeros_like(self.theta)
+        self.memory: dict[str, Any] = {}
+        self.backward_passes = 0
+        self.target = self.theta.clone() if self.method.target_every else None
+        self.step_number = torch.zeros((), dtype=torch.int64, device=device)
+        self.diverged_at = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+        if self.is_oracle:
+            self.ages = torch.arange(horizon - 1, -1, -1, device=device).repeat_interleave(first.batch)
+            self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
+        self.recent = Recent(self.theta, horizon) if first.measure else None
+        self.value_sets = {
+            name: (held.state.to(device, dtype), held.value.to(device, dtype))
+            for name, held in self.problem.values().items()
+        }
+
+    def run(self, progress: Callable[[int], None] = lambda steps: None) -> list[Record]:
+        """Train to the end. ``progress`` is told of steps as they are made, and may raise to stop."""
+        started = time.perf_counter()
+        steps = self.runs[0].steps
+        chunk = max(1, steps // MEASUREMENTS)
+        at, measured = [0], [self.measure()]
+        advance = _stepper(self)
+        while at[-1] < steps:
+            count = min(chunk, steps - at[-1])
+            self.feed.fill(count)
+            advance(count)
+            at.append(at[-1] + count)
+            measured.append(self.measure())
+            progress(count * len(self.runs))
+        return self._records(np.array(at), measured, time.perf_counter() - started)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step of every run, on the feed's present batch."""
+        rows_before = self.network.rows_backward
+        samples = self.feed.recent() if self.is_oracle else self.feed.present()
+        inputs, residual = self._evaluate(samples)
+        slope, curvature = (x / self.runs[0].batch for x in squared(residual)[1:])
+        if self.is_oracle:  # every recent batch at today's parameters: one long batch, and nothing to correct
+            weight = torch.where(self.ages <= self.step_number, self.age_weight, 0.0)
+            momentum = self.network.gradient(self.theta, _states(inputs, residual), slope * weight).total
+            residual = residual[..., -self.runs[0].batch :]
+        else:
+            batch = self._batch(samples, inputs, slope, curvature)
+            mean_(self.mu, batch.semi_gradient(), self.beta)
+            momentum = self.mu
+            if self.correction is not None:
+                eta = self.correction.update(self.memory, batch, self.displacement, self.beta)
+                momentum = correct(self.mu, eta, self.method.trust).momentum
+        if self.recent is not None:
+            self.recent.remember(self.theta, self.step_number)
+        self._move(momentum, residual)
+        self.feed.advance()
+        self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
+
+    def _evaluate(self, samples: Samples) -> tuple[list[Tensor], Tensor]:
+        """What every layer saw, and the residuals ``[runs, k]``."""
+        *inputs, values = self.network.forward(self.theta, samples.rows)
+        if samples.discount is None:
+            return inputs, values - samples.reward
+        value, following = values.chunk(2, -1)
+        if self.target is not None:
+            fresh = self.step_number % self.method.target_every == 0
+            self.target.copy_(torch.where(fresh, self.theta, self.target))
+            following = self.network.values(self.target, samples.rows.chunk(2, -2)[1])
+        return inputs, value - (samples.reward + samples.discount * following)
+
+    def _batch(self, samples: Samples, inputs: list[Tensor], slope: Tensor, curvature: Tensor) -> Batch:
+        if self.correction is None:
+            return self.network.gradient(self.theta, _states(inputs, slope), slope)
+        linear = self.network.linearize(self.theta, inputs, samples.discount, slope, curvature)
+        if not self.method.second_order:
+            return linear
+        hessian = self.network.hessian(self.theta, _states([samples.rows], slope)[0], slope)
+        return Linearization(linear.pieces, slope, curvature, hessian)
+
+    def _move(self, momentum: Tensor, residual: Tensor) -> None:
+        """Move the runs that are well; a diverged one stays where it is, marked with the step it diverged at."""
+        is_well = (residual.square().mean(-1) < DIVERGED) & (self.diverged_at < 0)
+        self.displacement.copy_(torch.where(is_well.unsqueeze(-1), -self.rate * momentum, 0.0))
+        self.theta += self.displacement
+        newly = ~is_well & (self.diverged_at < 0)
+        self.diverged_at.copy_(torch.where(newly, self.step_number, self.diverged_at))
+        self.step_number += 1
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, Tensor]:
+        """Errors, and whatever instruments were asked for, ``[runs]`` each."""
+        measured = {}
+        for name, (state, value) in self.value_sets.items():
+            measured[name] = (self.network.values(self.theta, state) - value).square().mean(-1)
+        for name in self.runs[0].measure:
+            measured |= INSTRUMENTS[name](self)
+        is_well = self.diverged_at < 0
+        return {name: torch.where(is_well, x, torch.inf).nan_to_num(torch.inf, torch.inf) for name, x in measured.items()}
+
+    def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
+        curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
+        diverged = self.diverged_at.tolist()
+        kept = _numbers(self.memory) // len(self.runs) + self.network.size
+        return [
+            Record(
+                run=run,
+                at=at,
+                curves={name: curve[i] for name, curve in curves.items()},
+                diverged_at=diverged[i] if diverged[i] >= 0 else None,
+                parameters=self.network.size,
+                numbers_kept=kept,
+                backward_passes=self.backward_passes,
+                seconds=seconds / len(self.runs),
+            )
+            for i, run in enumerate(self.runs)
+        ]
+
+
+def _network(run: Run, inputs: int) -> Network:
+    features = radial(run.rbf_grid, run.rbf_width) if run.rbf_grid else None
+    hidden = [run.width] * (run.layers - 1)
+    return Network([run.rbf_grid**2 or inputs, *hidden, 1], run.activation, features)
+
+
+def _states(inputs: Sequence[Tensor], per_sample: Tensor) -> list[Tensor]:
+    """The rows of states alone, without their successors'."""
+    return [x[..., : per_sample.shape[-1], :] for x in inputs]
+
+
+def _numbers(memory: Any) -> int:
+    """How many numbers are remembered."""
+    if isinstance(memory, Tensor):
+        return memory.numel()
+    parts = memory.values() if isinstance(memory, dict) else memory if isinstance(memory, list) else ()
+    return sum(_numbers(part) for part in parts)
+
+
+def _stepper(training: Training) -> Callable[[int], None]:
+    """A function that makes a number of steps: one by one, or on a GPU many at a time, as a recorded graph."""
+    if training.theta.is_cuda:
+        from .graphs import GraphStepper
+
+        return GraphStepper(training.step)
+
+    def advance(count: int) -> None:
+        for _ in range(count):
+            training.step()
+
+    return advance

@@ -1,0 +1,73 @@
+"""What a run is: a frozen description that says everything needed to run it again, and an id made of nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+Scale = Literal["smoke", "quick", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. Fields at their defaults are not part of the id, so a new field changes no id there is."""
+
+    problem: str = "mountain_car"  # a key of ``problems.PROBLEMS``
+    method: str = "momentum"  # a key of ``engine.methods.METHODS``
+    seed: int = 0  # of the data and of the initial weights, whatever the method
+    alpha: float = 0.1
+    beta: float = 0.9
+    batch: int = 16
+    steps: int = 5000
+    width: int = 16
+    layers: int = 4  # weight matrices; 1 is linear in the features
+    activation: str = "leaky_relu"
+    n_step: int = 1
+    damped: bool = True  # undamped momentum adds gradients without 1-β: damped momentum at α / (1-β)
+    rbf_grid: int = 0  # radial basis functions along each side; 0 is none
+    rbf_width: float = 1.0  # σ²
+    horizon: int = 0  # of the oracle, in batches; 0 is the paper's 2 / (1-β)
+    corrected_layers: tuple[int, ...] = ()  # with the method "layers": those corrected fully, 0 nearest to the input
+    measure: tuple[str, ...] = ()  # names of instruments besides the errors: "drift", "agreement"
+    precision: str = "float32"
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve characters that stay the same as long as the description does."""
+        text = json.dumps(self.settings(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def settings(self) -> dict[str, Any]:
+        """The fields that were set to something else than their defaults."""
+        own = asdict(self)
+        return {f.name: own[f.name] for f in fields(self) if own[f.name] != f.default}
+
+
+def grid(**choices: Any) -> list[Run]:
+    """Every combination of the choices: a list is several, anything else is one.
+
+    >>> [(run.alpha, run.beta) for run in grid(alpha=[0.1, 0.5], beta=0.99)]
+    [(0.1, 0.99), (0.5, 0.99)]
+    """
+    columns = [value if isinstance(value, list) else [value] for value in choices.values()]
+    return [Run(**dict(zip(choices, row, strict=True))) for row in itertools.product(*columns)]
+
+
+def unique(runs: Iterable[Run]) -> list[Run]:
+    """The runs in order, each once."""
+    return list(dict.fromkeys(runs))
+
+
+def batches(runs: Sequence[Run], together: Sequence[str] = ("seed", "alpha", "beta")) -> list[list[Run]]:
+    """Runs that differ in the named fields alone, in groups to be stepped side by side."""
+    groups: dict[tuple, list[Run]] = {}
+    for run in unique(runs):
+        key = tuple(getattr(run, f.name) for f in fields(run) if f.name not in together)
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())

@@ -1,0 +1,91 @@
+"""Experts for the problems that need one, trained by the cross-entropy method.
+
+A population of small networks is drawn from a Gaussian over their weights, each plays the same few episodes, and the
+Gaussian is fitted to the best of them; again and again. With batched dynamics thousands of episodes are played at once,
+and no gradient is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .problems import acrobot, cartpole
+from .problems.base import seeded
+from .problems.control import Task, at_times_random, play
+from .problems.policies import Expert, ExpertError, expert_path, load_expert, making_of, save_expert, shapes
+
+__all__ = ["TASKS", "Expert", "ExpertError", "expert_path", "load_expert", "score", "train", "train_and_save"]
+
+TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}
+HIDDEN = 16
+GENERATIONS, POPULATION, ELITE, EPISODES = 40, 128, 16, 32
+EXTRA_SPREAD = 0.3
+SCORED_EPISODES = 1000
+
+
+def train(problem: str, seed: int = 0) -> Expert:
+    """The mean of the last generation, trained to act as it will be evaluated, random actions included."""
+    task = _task(problem)
+    numbers = seeded("expert", problem, seed)
+    size = sum(rows * columns for rows, columns in shapes(task, HIDDEN))
+    mean, spread = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
+    for generation in range(GENERATIONS):
+        candidates = mean + spread * torch.randn(POPULATION, size, generator=numbers, dtype=torch.float64)
+        best = candidates[_fitness(task, candidates, numbers).topk(ELITE).indices]
+        # Spread that is added, and fades, keeps the Gaussian from narrowing before it has found anything.
+        extra = EXTRA_SPREAD * max(0.0, 1 - 2 * generation / GENERATIONS)
+        mean, spread = best.mean(0), best.std(0) + extra
+    return _expert(task, mean)
+
+
+def score(task: Task, expert: Expert, seed: int = 0) -> float:
+    """The mean return over fresh episodes, in Gymnasium's units."""
+    numbers = seeded("score", task.name, seed)
+    policy = at_times_random(expert, task, numbers)
+    return play(task, policy, task.start(SCORED_EPISODES, numbers)).scores().mean().item()
+
+
+def train_and_save(problem: str, path: Path | None = None, seed: int = 0) -> dict[str, str]:
+    """Trains an expert, keeps it where the problem looks for it unless told otherwise, and returns what the file says
+    about itself."""
+    task = _task(problem)
+    expert = train(problem, seed)
+    about = {
+        "problem": problem,
+        "command": making_of(problem) + (f" --seed {seed}" if seed else ""),
+        "seed": str(seed),
+        "episodes": str(SCORED_EPISODES),
+        "score": f"{score(task, expert):.1f}",
+        "score_without_random_actions": f"{score(replace(task, random_actions=0.0), expert):.1f}",
+    }
+    save_expert(expert, path or expert_path(problem), about)
+    return about
+
+
+def _task(problem: str) -> Task:
+    if problem not in TASKS:
+        raise ValueError(f"there is no expert to train for {problem!r}, only for {' and '.join(TASKS)}")
+    return TASKS[problem]
+
+
+def _expert(task: Task, numbers: Tensor) -> Expert:
+    """From vectors of all weights, [..., size]."""
+    wanted = shapes(task, HIDDEN)
+    parts = numbers.split([rows * columns for rows, columns in wanted], -1)
+    return Expert(*(part.unflatten(-1, shape) for part, shape in zip(parts, wanted, strict=True)))
+
+
+def _fitness(task: Task, candidates: Tensor, numbers: torch.Generator) -> Tensor:
+    """The mean return of each, [candidates]. All play from the same starts: luck is no merit."""
+    many = len(candidates)
+    experts = _expert(task, candidates)
+
+    def each_its_own(observation: Tensor) -> Tensor:
+        return experts(observation.unflatten(0, (many, -1))).flatten()
+
+    policy = at_times_random(each_its_own, task, numbers)
+    return play(task, policy, task.start(EPISODES, numbers).repeat(many, 1)).scores().unflatten(0, (many, -1)).mean(1)

@@ -1,0 +1,124 @@
+"""Figures on paper: small multiples side by side under one legend, as PDF, SVG and PNG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from .drawing import Entry, entry_of, finite_line, legend, panel_note
+from .figures.base import Panel
+from .summary import write_file
+
+INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
+FEW = 16  # up to so many points, each has a marker; beyond, a few of them do
+BARE, HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
+# The same data give the same bytes: no dates, no random names within the file.
+METADATA: dict[str, dict[str, str | None]] = {
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+    "png": {},
+}
+
+
+def draw(panels: Sequence[Panel], title: str) -> Figure:
+    """Every panel, with as many side by side as a page is wide."""
+    count = max(len(panels), 1)
+    columns = count if count <= 4 else 3 if count in (5, 6, 9) else 4
+    rows = -(-count // columns)
+    entries = legend(panels)
+    width = max(3.3 * columns, 4.6)
+    figure = Figure(figsize=(width, 2.75 * rows + 0.75), layout="constrained")
+    figure.suptitle(mathtext(title), fontsize=11, color=INK)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for place, panel in zip(axes, panels, strict=False):
+        _draw_panel(place, panel, entries)
+    for place in axes[len(panels) :]:
+        place.set_axis_off()
+    if entries:
+        handles = [_handle(entry) for entry in entries]
+        across = max(2, min(len(entries), int(width / 1.9)))
+        figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
+    return figure
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """``name.pdf``, ``name.svg`` and ``name.png`` in the folder."""
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        return [write_file(folder / f"{name}.{kind}", _rendered(figure, kind)) for kind in METADATA]
+
+
+def mathtext(text: str) -> str:
+    """The paper's symbols, which a combining hat alone does not set well.
+
+    >>> mathtext("μ̂ diag, β = 0.9, $5")
+    '$\\\\hat{\\\\mu}_\\\\mathrm{diag}$, β = 0.9, \\\\$5'
+    """
+
+    def symbol(found: re.Match[str]) -> str:
+        hat, diagonal, star = found.groups()
+        return f"${HAT if hat else BARE}{DIAGONAL if diagonal else ''}{'^{*}' if star else ''}$"
+
+    return re.sub(r"μ(\u0302)?( ?diag\b)?(\*)?", symbol, text.replace("$", r"\$"))
+
+
+def _rendered(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=160, metadata=METADATA[kind])
+    return buffer.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[Entry]) -> None:
+    # Scales first: the limits of a logarithmic axis are found among the positive points alone.
+    axes.set_xscale("log" if panel.log_x else "linear")
+    axes.set_yscale("log" if panel.log_y else "linear")
+    for series in panel.series:
+        entry, line = entries[entry_of(series, entries)], finite_line(panel, series)
+        axes.fill_between(line.band_x, line.low, line.high, color=entry.style.light, alpha=0.16, linewidth=0)
+        axes.plot(line.x, line.y, **_look(entry), markevery=max(1, len(line.x) // 6) if len(line.x) > FEW else 1)
+        if line.end:
+            axes.plot(*line.end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
+    axes.set_xlabel(mathtext(panel.x_label), fontsize=8.5, color=INK)
+    axes.set_ylabel(mathtext(panel.y_label), fontsize=8.5, color=INK)
+    note = panel_note(panel, entries)
+    axes.set_title(mathtext(panel.title), fontsize=9.5, color=INK, pad=16 if note else 6)
+    axes.text(0.5, 1.02, mathtext(note), transform=axes.transAxes, ha="center", fontsize=7, color=FAINT)
+    _quiet(axes, panel)
+
+
+def _quiet(axes: Axes, panel: Panel) -> None:
+    """Axes that stay behind the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=FAINT, labelsize=7.5)
+    axes.tick_params(which="minor", length=0)
+    axes.grid(color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for axis, is_log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
+        low, high = axis.get_view_interval()
+        if is_log and high / low > 30:  # decades suffice; closer than that, ticks between them keep their labels
+            axis.set_major_locator(LogLocator(numticks=6))
+            axis.set_minor_formatter(NullFormatter())
+
+
+def _look(entry: Entry) -> dict[str, object]:
+    return {
+        "color": entry.style.light,
+        "linestyle": "--" if entry.dashed else "-",
+        "linewidth": 1.5,
+        "marker": entry.style.marker,
+        "markersize": 4,
+        "markeredgewidth": 0,
+    }
+
+
+def _handle(entry: Entry) -> Line2D:
+    note = f" ({entry.note})" if entry.note else ""
+    return Line2D([], [], label=mathtext(entry.label + note), **_look(entry))

@@ -1,0 +1,24 @@
+"""What a reader has to know: the terms of the report in plain words."""
+
+from __future__ import annotations
+
+TITLE = "Correcting Momentum in Temporal Difference Learning, measured again"
+EXPLANATIONS: dict[str, str] = {
+    "μ, μ*, μ̂, μ̂ diag": "momentum as everyone has it; the oracle, which computes all remembered gradients anew; the "
+    "paper's full correction; its diagonal approximation. “unstale (default)” is this library as it comes, with its "
+    "bound on the correction.",
+    "Pairs": "for the same seed, every method sees the same data and starts from the same weights, so that methods "
+    "are compared run for run.",
+    "Difference and effect": "the error of a less that of b, relative to b: −0.25 is an error lower by a quarter. "
+    "Where a claim is about something else than two errors, its note says what the effect is.",
+    "Interval": "the range within which 95 % of bootstrap resamples fall; so are the bands in the figures.",
+    "IQM": "interquartile mean, the mean of the middle half of the runs: a few lucky or broken runs do not move it.",
+    "p, Welch": "the paper's test, in which seeds and settings are pooled and pairs are ignored; shown for comparison.",
+    "p, paired, Holm": "the test of the pairs, corrected by Holm's method for the number of comparisons made beside "
+    "it. Where a claim has several comparisons, the smallest and the largest are shown.",
+    "a better": "probability of improvement: how often a run of a ends with a lower error than its pair of b.",
+    "Diverged": "a run whose error left all bounds. It counts as an infinite error, in every statistic, from there "
+    "on; a cross marks the point where so many have diverged that a line ends.",
+    "Verdicts": "“holds” and “does not hold” are said where the data decide; “inconclusive” where they do not; “not "
+    "run” where nothing was measured.",
+}

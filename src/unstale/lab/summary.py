@@ -1,0 +1,141 @@
+"""What is kept of a figure once its runs are done: all that a report needs, in a small JSON file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .experiment import Scale
+from .figures.base import Comparison, Panel, Series, Verdict
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A figure at some scale: where it comes from, what to draw, and what was found."""
+
+    name: str  # "fig3"
+    title: str
+    claims: tuple[int, ...]
+    settings: str
+    scale: Scale
+    command: str  # makes it again
+    panels: Sequence[Panel]
+    verdicts: Sequence[Verdict]
+    runs: int
+    diverged: int
+    seconds: float  # of computing
+    cut: str = ""
+    machines: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)  # of the libraries
+    commit: str = ""
+    date: str = ""
+
+    def to_json(self) -> str:
+        return json_text(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Summary:
+        own = json.loads(text)
+        own["panels"] = tuple(_panel(panel) for panel in own["panels"])
+        own["verdicts"] = tuple(_verdict(verdict) for verdict in own["verdicts"])
+        own["seconds"] = float(own["seconds"])
+        return Summary(**own | {name: tuple(own[name]) for name in ("claims", "machines")})
+
+
+def write_summary(summary: Summary, out: Path) -> Path:
+    """``<out>/summaries/fig3.json``, whole or not at all."""
+    return write_file(out / "summaries" / f"{summary.name}.json", summary.to_json().encode())
+
+
+def read_summaries(out: Path) -> list[Summary]:
+    """All that ``write_summary`` left, in the order of the paper."""
+    return in_order(Summary.from_json(path.read_text("utf-8")) for path in (out / "summaries").glob("*.json"))
+
+
+def in_order(summaries: Iterable[Summary]) -> list[Summary]:
+    """Figures before claims without one, each by its number."""
+
+    def place(summary: Summary) -> tuple[bool, int, str]:
+        digits = re.search(r"\d+", summary.name)
+        return not summary.name.startswith("fig"), int(digits[0]) if digits else 0, summary.name
+
+    return sorted(summaries, key=place)
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write through a neighbour, so that nobody ever reads half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        neighbour.write_bytes(content)
+        neighbour.replace(path)
+    finally:
+        neighbour.unlink(missing_ok=True)
+    return path
+
+
+def json_text(value: Any) -> str:
+    """JSON that is small and easy to compare: sorted keys, six digits, infinities as strings, lists on one line.
+
+    >>> print(json_text({"p": 0.12345678, "effect": math.inf, "at": (1, 2)}), end="")
+    {
+     "at": [1, 2],
+     "effect": "inf",
+     "p": 0.123457
+    }
+    """
+    return _lay_out(_plain(value)) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has neither infinities nor arrays."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+
+
+def _lay_out(value: Any, margin: str = "") -> str:
+    """A key or a record a line, while a list of numbers keeps to one line."""
+    inner = margin + " "
+    if isinstance(value, dict) and value:
+        lines = [f"{json.dumps(key)}: {_lay_out(value[key], inner)}" for key in sorted(value)]
+        return f"{{\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}}}"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return f"[\n{inner}" + f",\n{inner}".join(_lay_out(item, inner) for item in value) + f"\n{margin}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _panel(own: dict[str, Any]) -> Panel:
+    return Panel(**own | {"series": tuple(_series(series) for series in own["series"])})
+
+
+def _series(own: dict[str, Any]) -> Series:
+    return Series(**own | {name: _floats(own[name]) for name in ("x", "y", "low", "high")})
+
+
+def _verdict(own: dict[str, Any]) -> Verdict:
+    numbers = {name: own[name] if own[name] is None else float(own[name]) for name in ("effect", "p")}
+    interval = own["interval"] and _floats(own["interval"])
+    comparisons = tuple(_comparison(comparison) for comparison in own["comparisons"])
+    return Verdict(**own | numbers | {"interval": interval, "comparisons": comparisons})
+
+
+def _comparison(own: dict[str, Any]) -> Comparison:
+    names = ("effect", "p_welch", "p_paired", "p_holm", "improvement", "iqm_a", "iqm_b")
+    return Comparison(**own | {name: float(own[name]) for name in names} | {"interval": _floats(own["interval"])})
+
+
+def _floats(values: Iterable[float | str]) -> tuple[Any, ...]:
+    return tuple(float(value) for value in values)
