@@ -78,7 +78,7 @@ def decode(file: BinaryIO, columns: list[str] | None = None) -> pa.Table:
     try:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         _check(parquet.schema_arrow)
-        return parquet.read(columns)
+        return parquet.read(columns, use_threads=False)
     except (pa.ArrowException, ValueError) as error:
         raise DamagedFile(_first_line(error)) from error
     except OSError as error:

@@ -128,7 +128,7 @@ def finite_line(panel: Panel, series: Series) -> Line:
     reach = [v for s in panel.series for v in (*s.y, *s.high) if math.isfinite(v)]
     band = [
         (x, low, high if math.isfinite(high) else max(reach))
-        for x, low, high in zip(series.x, series.low, series.high, strict=bool(series.low))
+        for x, low, high in zip(series.x, series.low, series.high, strict=len(series.low) > 0)
         if math.isfinite(low) and not math.isnan(high)
     ]
     diverges = bool(points) and series.y[-1] == math.inf

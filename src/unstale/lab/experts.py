@@ -21,25 +21,26 @@ from .problems.policies import Expert, ExpertError, expert_path, load_expert, ma
 __all__ = ["TASKS", "Expert", "ExpertError", "expert_path", "load_expert", "score", "train", "train_and_save"]
 
 TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}
-HIDDEN = 16
+HIDDEN = 8
 GENERATIONS, POPULATION, ELITE, EPISODES = 40, 128, 16, 32
+FINAL_EPISODES = 256
 EXTRA_SPREAD = 0.3
 SCORED_EPISODES = 1000
 
 
 def train(problem: str, seed: int = 0) -> Expert:
-    """The mean of the last generation, trained to act as it will be evaluated, random actions included."""
+    """The best of the last elite, trained to act as it will be evaluated, random actions included."""
     task = _task(problem)
     numbers = seeded("expert", problem, seed)
     size = sum(rows * columns for rows, columns in shapes(task, HIDDEN))
-    mean, spread = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
+    mean, spread = torch.zeros(size, dtype=torch.float32), torch.ones(size, dtype=torch.float32)
     for generation in range(GENERATIONS):
-        candidates = mean + spread * torch.randn(POPULATION, size, generator=numbers, dtype=torch.float64)
-        best = candidates[_fitness(task, candidates, numbers).topk(ELITE).indices]
+        candidates = mean + spread * torch.randn(POPULATION, size, generator=numbers, dtype=torch.float32)
+        elite = candidates[_fitness(task, candidates, EPISODES, numbers).topk(ELITE).indices]
         # Spread that is added, and fades, keeps the Gaussian from narrowing before it has found anything.
         extra = EXTRA_SPREAD * max(0.0, 1 - 2 * generation / GENERATIONS)
-        mean, spread = best.mean(0), best.std(0) + extra
-    return _expert(task, mean)
+        mean, spread = elite.mean(0), elite.std(0) + extra
+    return _expert(task, elite[_fitness(task, elite, FINAL_EPISODES, numbers).argmax()])
 
 
 def score(task: Task, expert: Expert, seed: int = 0) -> float:
@@ -79,7 +80,7 @@ def _expert(task: Task, numbers: Tensor) -> Expert:
     return Expert(*(part.unflatten(-1, shape) for part, shape in zip(parts, wanted, strict=True)))
 
 
-def _fitness(task: Task, candidates: Tensor, numbers: torch.Generator) -> Tensor:
+def _fitness(task: Task, candidates: Tensor, episodes: int, numbers: torch.Generator) -> Tensor:
     """The mean return of each, [candidates]. All play from the same starts: luck is no merit."""
     many = len(candidates)
     experts = _expert(task, candidates)
@@ -88,4 +89,4 @@ def _fitness(task: Task, candidates: Tensor, numbers: torch.Generator) -> Tensor
         return experts(observation.unflatten(0, (many, -1))).flatten()
 
     policy = at_times_random(each_its_own, task, numbers)
-    return play(task, policy, task.start(EPISODES, numbers).repeat(many, 1)).scores().unflatten(0, (many, -1)).mean(1)
+    return play(task, policy, task.start(episodes, numbers).repeat(many, 1)).scores().unflatten(0, (many, -1)).mean(1)

@@ -6,12 +6,13 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from .drawing import Entry, entry_of, finite_line, legend, panel_note
 from .figures.base import Panel
@@ -98,17 +99,17 @@ def _quiet(axes: Axes, panel: Panel) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=FAINT, labelsize=7.5)
-    axes.tick_params(which="minor", length=0)
     axes.grid(color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     for axis, is_log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
-        low, high = axis.get_view_interval()
-        if is_log and high / low > 30:  # decades suffice; closer than that, ticks between them keep their labels
-            axis.set_major_locator(LogLocator(numticks=6))
-            axis.set_minor_formatter(NullFormatter())
+        if is_log:
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=6))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_locator(NullLocator())
 
 
-def _look(entry: Entry) -> dict[str, object]:
+def _look(entry: Entry) -> dict[str, Any]:
     return {
         "color": entry.style.light,
         "linestyle": "--" if entry.dashed else "-",

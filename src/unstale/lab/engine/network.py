@@ -16,15 +16,22 @@ from torch.nn import functional as F
 
 from ...samples import Linearization, Outer, Total
 
-SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+aten = torch.ops.aten
+SELU = (1.6732632423543772, 1.0507009873554805)  # α and scale
 
-# Each activation with its slope, which is read off the activation's *output*.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "leaky_relu": (lambda z: F.leaky_relu(z, 0.01), lambda h: torch.where(h > 0, 1.0, 0.01)),
-    "relu": (torch.relu, lambda h: (h > 0).to(h)),
-    "tanh": (torch.tanh, lambda h: 1 - h.square()),
-    "elu": (F.elu, lambda h: torch.where(h > 0, 1.0, h + 1)),
-    "selu": (F.selu, lambda h: torch.where(h > 0, SELU_SCALE, h + SELU_SCALE * SELU_ALPHA)),
+Forward = Callable[[Tensor, Tensor], Tensor]  # z, out → h, written to out
+Backward = Callable[[Tensor, Tensor], Tensor]  # gradient by h, h → gradient by z
+
+# Each pass is one operation that reads its memory once; slopes are read off the *outputs* h.
+ACTIVATIONS: dict[str, tuple[Forward, Backward]] = {
+    "leaky_relu": (
+        lambda z, out: aten.leaky_relu.out(z, 0.01, out=out),
+        lambda g, h: aten.leaky_relu_backward(g, h, 0.01, True),
+    ),
+    "relu": (lambda z, out: torch.clamp(z, min=0, out=out), lambda g, h: aten.threshold_backward(g, h, 0)),
+    "tanh": (lambda z, out: torch.tanh(z, out=out), lambda g, h: aten.tanh_backward(g, h)),
+    "elu": (lambda z, out: aten.elu.out(z, out=out), lambda g, h: aten.elu_backward(g, 1, 1, 1, True, h)),
+    "selu": (lambda z, out: aten.elu.out(z, *SELU, out=out), lambda g, h: aten.elu_backward(g, *SELU, 1, True, h)),
 }
 
 
@@ -40,7 +47,7 @@ class Network:
         self.size = self.spans[-1].stop
         self.features = features
         self.rows_backward = 0  # how many rows were taken backward so far: what a method costs
-        self._activate, self._slope = ACTIVATIONS[activation]
+        self._activate, self._through = ACTIVATIONS[activation]
 
     def initial(self, seed: int, dtype: torch.dtype) -> Tensor:
         """Parameters as ``torch.nn.Linear`` draws them, ``[n]``, the same for a seed whatever else is run."""
@@ -53,12 +60,15 @@ class Network:
 
     def forward(self, theta: Tensor, state: Tensor) -> list[Tensor]:
         """The inputs of every layer, ``[..., rows, i]`` with their leading 1, and last the values ``[..., rows]``."""
-        inputs = _with_one(state if self.features is None else self.features(state))
-        steps = [inputs]
-        for layer, weight in enumerate(self._matrices(theta)):
+        steps = [_with_one(state if self.features is None else self.features(state))]
+        *hidden, last = self._matrices(theta)
+        for weight in hidden:
             z = steps[-1] @ weight.mT
-            steps.append(_with_one(self._activate(z)) if layer < len(self.shapes) - 1 else z.squeeze(-1))
-        return steps
+            h = z.new_empty(*z.shape[:-1], z.shape[-1] + 1)
+            h[..., 0] = 1
+            self._activate(z, h[..., 1:])
+            steps.append(h)
+        return [*steps, (steps[-1] @ last.mT).squeeze(-1)]
 
     def values(self, theta: Tensor, state: Tensor) -> Tensor:
         return self.forward(theta, state)[-1]
@@ -70,14 +80,14 @@ class Network:
         weights = self._matrices(theta)
         for layer in range(len(self.shapes) - 1, 0, -1):
             into = outputs[-1] @ weights[layer][..., 1:]
-            outputs.append(into.mul_(self._slope(inputs[layer][..., 1:])))
+            outputs.append(self._through(into, inputs[layer][..., 1:]))
         return outputs[::-1]
 
     def gradient(self, theta: Tensor, inputs: Sequence[Tensor], slope: Tensor) -> Total:
         """``Σ_k slope_k ∇value_k``, without the gradient of any one sample."""
         total = theta.new_empty(*slope.shape[:-1], self.size)
         for span, shape, a, b in zip(
-            self.spans, self.shapes, inputs, self.backward(theta, inputs, slope), strict=False
+            self.spans, self.shapes, inputs, self.backward(theta, inputs, slope), strict=True
         ):
             torch.matmul(b.mT, a, out=total[..., span].unflatten(-1, shape))
         return Total(total)
@@ -99,10 +109,12 @@ class Network:
     def hessian(self, theta: Tensor, state: Tensor, slope: Tensor) -> Tensor:
         """``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``: what the paper leaves out of its Taylor term."""
 
-        def weighted(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
-            return (self.values(own, seen) * weight).sum()
+        def gradient(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
+            *inputs, _ = self.forward(own, seen)
+            outputs = self.backward(own, inputs, weight)
+            return torch.cat([(b.mT @ a).flatten() for a, b in zip(inputs, outputs, strict=True)])
 
-        return torch.vmap(torch.func.hessian(weighted))(theta, state, slope)
+        return torch.vmap(torch.func.jacfwd(gradient))(theta, state, slope)
 
     def _matrices(self, theta: Tensor) -> list[Tensor]:
         return [theta[..., span].unflatten(-1, shape) for span, shape in zip(self.spans, self.shapes, strict=True)]

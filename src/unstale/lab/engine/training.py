@@ -51,7 +51,9 @@ class Training:
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        self.beta = column([run.beta for run in runs])
+        betas = [run.beta for run in runs]
+        self.beta = column(betas)
+        self.decay = betas[0] if len(set(betas)) == 1 else self.beta  # a plain number saves passes over memory
         self.rate = column([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
         self.displacement = torch.zeros_like(self.theta)
@@ -99,10 +101,10 @@ class Training:
             residual = residual[..., -self.runs[0].batch :]
         else:
             batch = self._batch(samples, inputs, slope, curvature)
-            mean_(self.mu, batch.semi_gradient(), self.beta)
+            mean_(self.mu, batch.semi_gradient(), self.decay)
             momentum = self.mu
             if self.correction is not None:
-                eta = self.correction.update(self.memory, batch, self.displacement, self.beta)
+                eta = self.correction.update(self.memory, batch, self.displacement, self.decay)
                 momentum = correct(self.mu, eta, self.method.trust).momentum
         if self.recent is not None:
             self.recent.remember(self.theta, self.step_number)

@@ -17,7 +17,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "mountain_car_raw": lambda: MountainCar(mountain_car.RAW_TASK),
     "mountain_car_online": OnlineMountainCar,
     "acrobot": lambda: Replay(acrobot.TASK, states=2000),
-    "cartpole": lambda: Replay(cartpole.TASK, states=500, rollouts=256),
+    "cartpole": lambda: Replay(cartpole.TASK, states=256, rollouts=256),
     "regression": Regression,
 }
 

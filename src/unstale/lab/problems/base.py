@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,16 @@ class Transitions:
     def map(self, change: Callable[[Tensor], Tensor]) -> Transitions:
         """The same change made to every field."""
         return Transitions(change(self.state), change(self.reward), change(self.discount), change(self.next_state))
+
+
+def merged(parts: Sequence[Transitions], merge: Callable[[list[Tensor]], Tensor]) -> Transitions:
+    """Several as one, each field merged with its like."""
+    return Transitions(
+        merge([part.state for part in parts]),
+        merge([part.reward for part in parts]),
+        merge([part.discount for part in parts]),
+        merge([part.next_state for part in parts]),
+    )
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Transitions, ValueSet
+from .base import Transitions, ValueSet, merged
 
 REWARD_SCALE = 0.1  # of all control problems, as in the paper's experiments
 FOREVER = 2000  # steps: even γ = .99 leaves 2e-9 of what comes after them
 EPISODES = 256  # played side by side
+ROWS = 16_384  # states stepped side by side: more leave the cache, and are slower
 
 Policy = Callable[[Tensor], Tensor]  # from what the network sees, [states, inputs], to actions, [states]
 
@@ -87,7 +88,10 @@ def look_ahead(task: Task, policy: Policy, state: Tensor, steps: int) -> Transit
 
 def true_values(task: Task, policy: Policy, state: Tensor, rollouts: int = 1) -> ValueSet:
     """Exact where the policy is deterministic, for which one rollout is enough; a mean of rollouts otherwise."""
-    returns = look_ahead(task, policy, state.repeat(rollouts, 1), FOREVER).reward.unflatten(0, (rollouts, -1))
+    at_once = max(1, ROWS // len(state))
+    counts = [min(at_once, rollouts - done) for done in range(0, rollouts, at_once)]
+    rewards = [look_ahead(task, policy, state.repeat(count, 1), FOREVER).reward for count in counts]
+    returns = torch.cat(rewards).unflatten(0, (rollouts, -1))
     error = returns.std(0) / rollouts**0.5 if rollouts > 1 else torch.zeros_like(returns[0])
     return ValueSet(task.observe(state), returns.mean(0), error)
 
@@ -152,19 +156,10 @@ class Tape:
     def take(self, count: int) -> Transitions:
         """The next ones."""
         while len(self._rest.reward) < count:
-            self._rest = _joined(self._rest, next(self._blocks))
+            self._rest = merged([self._rest, next(self._blocks)], torch.cat)
         taken = self._rest.map(lambda field: field[:count])
         self._rest = self._rest.map(lambda field: field[count:])
         return taken
-
-
-def _joined(a: Transitions, b: Transitions) -> Transitions:
-    return Transitions(
-        torch.cat([a.state, b.state]),
-        torch.cat([a.reward, b.reward]),
-        torch.cat([a.discount, b.discount]),
-        torch.cat([a.next_state, b.next_state]),
-    )
 
 
 def drawn(state: Tensor, count: int, numbers: torch.Generator) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, seeded
+from .base import Stream, Transitions, ValueSet, merged, seeded
 from .control import FOREVER, REWARD_SCALE, Step, Tape, Task, drawn, look_ahead, true_values, uniform
 
 LOW = torch.tensor([-1.2, -0.07], dtype=torch.float64)  # position, velocity
@@ -93,12 +93,7 @@ class OnlineMountainCar(MountainCar):
 
         def take(count: int) -> Transitions:
             rows = [self.task.seen(tape.take(count)) for tape in tapes]
-            return Transitions(
-                torch.stack([row.state for row in rows], 1),
-                torch.stack([row.reward for row in rows], 1),
-                torch.stack([row.discount for row in rows], 1),
-                torch.stack([row.next_state for row in rows], 1),
-            )
+            return merged(rows, lambda fields: torch.stack(fields, 1))
 
         return take
 

@@ -21,8 +21,8 @@ class ExpertError(ValueError):
 
 @dataclass(frozen=True)
 class Expert:
-    """The action with the largest output of a network with one hidden layer of tanh. Any dimensions before the last
-    two are of many networks side by side."""
+    """The action with the largest output of a network with one hidden layer of tanh, in float32. Any dimensions before
+    the last two are of many networks side by side."""
 
     hidden_weight: Tensor  # [..., inputs, hidden]
     hidden_bias: Tensor  # [..., 1, hidden]
@@ -30,7 +30,7 @@ class Expert:
     output_bias: Tensor  # [..., 1, actions]
 
     def __call__(self, observation: Tensor) -> Tensor:
-        hidden = torch.tanh(observation @ self.hidden_weight + self.hidden_bias)
+        hidden = torch.tanh(observation.float() @ self.hidden_weight + self.hidden_bias)
         return (hidden @ self.output_weight + self.output_bias).argmax(-1)
 
 
@@ -77,4 +77,4 @@ def load_expert(path: Path, task: Task) -> Expert:
         raise refused(f"its shapes are {found}, not {wanted}")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise refused("some of its numbers are not finite")
-    return Expert(**{name: tensor.double() for name, tensor in tensors.items()})
+    return Expert(**{name: tensor.float() for name, tensor in tensors.items()})

@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 from ..drawing import Entry, legend, method_label, panel_note
 from ..summary import Summary
 from . import words
+from .explanations import EXPLANATIONS, TITLE
 from .interactive import chart
 from .tables import panel_table, panel_words
 
@@ -32,13 +33,14 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         "interval": words.interval,
         "probability": words.probability,
         "probabilities": words.probabilities,
-        "duration": words.duration,
+        "effort": words.effort,
         "method": method_label,
     }
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     return environment.get_template("template.html.j2").render(
         answer=words.answer(records),
         charts={s.name: [chart(panel, legends[s.name]) for panel in s.panels] for s in summaries},
+        explanations=EXPLANATIONS,
         figures=[_section(summary, legends[summary.name]) for summary in summaries],
         plotly_js=get_plotlyjs(),
         provenance=words.provenance(summaries),
@@ -47,6 +49,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         signs=words.SIGNS,
         style=(HERE / "page.css").read_text("utf-8"),
         tally=words.tally(records),
+        title=TITLE,
     )
 
 

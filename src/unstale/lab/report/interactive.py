@@ -47,7 +47,7 @@ def _traces(panel: Panel, series: Series, entries: Sequence[Entry]) -> list[dict
     place, line = entry_of(series, entries), finite_line(panel, series)
     entry = entries[place]
     spread = ""
-    if series.low:
+    if len(series.low):
         spread = " [%{customdata[0]:.3g}, %{customdata[1]:.3g}]"
     main = {
         "x": line.x,

@@ -23,7 +23,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         "## The figures",
         *(part for summary in summaries for part in _figure(summary)),
         "## How to read this",
-        "\n".join(f"- **{term}**: {meaning}" for term, meaning in EXPLANATIONS.items()),
+        "\n".join(f"- **{_escaped(term)}**: {meaning}" for term, meaning in EXPLANATIONS.items()),
         "\n".join(f"- {heading}: {text}" for heading, text in words.provenance(summaries).items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -45,8 +45,8 @@ def _claim_rows(record: Mapping[str, Any]) -> Iterable[list[str]]:
             words.probability(reading["p"]),
             words.probabilities(comparison["p_welch"] for comparison in reading["comparisons"]),
             words.probabilities(comparison["p_holm"] for comparison in reading["comparisons"]),
-            f"{reading['runs']:,}",
-            f"{reading['diverged']:,}",
+            f"{reading['runs']:,}" if reading["runs"] else words.NOTHING,
+            f"{reading['diverged']:,}" if reading["runs"] else words.NOTHING,
             f"[{reading['section']}](#{reading['section']})" if reading["section"] else words.NOTHING,
         ]
 
@@ -55,7 +55,7 @@ def _figure(summary: Summary) -> Iterable[str]:
     # The heading is the bare name, so that every forge makes the same anchor of it.
     yield f"### {summary.name}"
     yield f"**{_escaped(summary.title)}**"
-    yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)"
+    yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)" if summary.panels else ""
     yield "\n".join(f"- {_escaped(panel_words(panel))}" for panel in summary.panels)
     yield "\n".join(f"- {_escaped(entry.label)}: {entry.note}" for entry in legend(summary.panels) if entry.note)
     for verdict in summary.verdicts:
