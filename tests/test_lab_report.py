@@ -76,6 +76,14 @@ def test_figures_come_in_the_order_of_their_numbers(tmp_path):
     assert [summary.name for summary in read_summaries(tmp_path)] == ["fig1", "fig3", "fig10", "claim4", "claim20"]
 
 
+@pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: text.replace('"runs"', '"runes"')])
+def test_a_damaged_summary_is_reported_by_name(tmp_path, damage):
+    path = write_summary(lab_samples.replay(), tmp_path)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ValueError, match=r"fig3\.json is not a summary"):
+        read_summaries(tmp_path)
+
+
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
     path = write_file(tmp_path / "deep" / "file", b"old")
 

@@ -159,8 +159,9 @@ def signed_rank(ratios):
         ([1, 2, 4, 8, 16, 32], [1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5]),
         ([inf, inf, inf, 1, 2, 2], [inf, 1, 1, 4, 1, 1], [0, 99, 99, -2, 1, 1]),
         ([inf, 1, 1, 1, 1, 1], [1, 2, 3, 4, 5, 6], [99, -1, -2, -3, -4, -5]),
+        ([1, 1, 1, 1, 900, 800], [2, 3, 4, 5, 800, 600], [3, 4, 5, 6, -1, -2]),
     ],
-    ids=["a tie of opposite signs", "an equal pair", "both diverged", "one diverged"],
+    ids=["a tie of opposite signs", "an equal pair", "both diverged", "one diverged", "settings of different scales"],
 )
 def test_paired_is_the_signed_rank_test_of_ratios(a, b, ratios):
     assert paired(np.reshape(a, (2, 3)), np.reshape(b, (2, 3))) == pytest.approx(signed_rank(ratios))
@@ -294,7 +295,8 @@ def test_a_planted_effect_is_found():
     comparison = compare("less", 0.8 * a, "more", b)
     assert comparison.effect == pytest.approx(-0.2, abs=0.05)
     assert comparison.interval[0] < -0.2 < comparison.interval[1] < 0
-    assert comparison.p_paired < 1e-6
+    assert comparison.p_paired == paired(0.8 * a, b) < 1e-6
+    assert comparison.p_welch == welch(0.8 * a, b)
     # The log ratio is normal, of mean log 0.8 and deviation 0.2 √2.
     assert comparison.improvement == pytest.approx(stats.norm.cdf(-math.log(0.8) / (0.2 * math.sqrt(2))), abs=0.08)
     assert (comparison.a, comparison.b, comparison.pairs) == ("less", "more", 180)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -62,12 +62,3 @@ def grid(**choices: Any) -> list[Run]:
 def unique(runs: Iterable[Run]) -> list[Run]:
     """The runs in order, each once."""
     return list(dict.fromkeys(runs))
-
-
-def batches(runs: Sequence[Run], together: Sequence[str] = ("seed", "alpha", "beta")) -> list[list[Run]]:
-    """Runs that differ in the named fields alone, in groups to be stepped side by side."""
-    groups: dict[tuple, list[Run]] = {}
-    for run in unique(runs):
-        key = tuple(getattr(run, f.name) for f in fields(run) if f.name not in together)
-        groups.setdefault(key, []).append(run)
-    return list(groups.values())

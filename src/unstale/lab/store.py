@@ -121,11 +121,11 @@ class Store:
         """Ids and rows, each id once: if several files have it, that of the first by name."""
         seen: set[str] = set()
         for path, table in self._tables(["id"]):
-            new = {id for id in table["id"].to_pylist() if wanted(id)} - seen
-            whole = self._read(path, columns) if new else None
+            chosen = [wanted(id) for id in table["id"].to_pylist()]
+            whole = self._read(path, columns) if any(chosen) else None
             if whole is None:
                 continue
-            for row in batch_file.rows(whole.filter([id in new for id in whole["id"].to_pylist()])):
+            for row in batch_file.rows(whole.filter(chosen)):
                 if row["id"] not in seen:
                     seen.add(row["id"])
                     yield row["id"], row

@@ -55,7 +55,14 @@ def write_summary(summary: Summary, out: Path) -> Path:
 
 def read_summaries(out: Path) -> list[Summary]:
     """All that ``write_summary`` left, in the order of the paper."""
-    return in_order(Summary.from_json(path.read_text("utf-8")) for path in (out / "summaries").glob("*.json"))
+    return in_order(_read(path) for path in (out / "summaries").glob("*.json"))
+
+
+def _read(path: Path) -> Summary:
+    try:
+        return Summary.from_json(path.read_text("utf-8"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is not a summary ({error!r}); remove it and reproduce its figure again") from error
 
 
 def in_order(summaries: Iterable[Summary]) -> list[Summary]:

@@ -35,7 +35,7 @@ class Feed:
         self._batch = batch
         self._device, self._dtype = device, dtype
         self._stream_of_run = torch.tensor([distinct.index(seed) for seed in seeds], device=device)
-        self._present = torch.full((1,), past - 1, device=device)
+        self._present = torch.zeros(1, dtype=torch.int64, device=device)
         self._ages = torch.arange(past - 1, -1, -1, device=device)  # oldest first
         self._buffer: tuple[Tensor, ...] = ()
 
@@ -48,12 +48,12 @@ class Feed:
             for column in (rows, [c.reward for c in chunks], [c.discount for c in chunks])
         ]
         if not self._buffer:
-            before = [x.new_zeros(self._past - 1, *x.shape[1:]) for x in fresh]
+            before = [x.new_zeros(self._past, *x.shape[1:]) for x in fresh]
             self._buffer = tuple(torch.cat(pair) for pair in zip(before, fresh, strict=True))
         else:
             for x, new in zip(self._buffer, fresh, strict=True):
                 x.copy_(torch.cat([x[count:], new]))
-        self._present.fill_(self._past - 1)
+        self._present.fill_(len(self._buffer[0]) - count)
 
     def advance(self) -> None:
         self._present += 1

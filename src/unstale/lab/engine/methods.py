@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...corrections import Blocks, Correction, Diagonal, Window, cheaper_full_correction, paper_horizon
+from ...corrections import Blocks, Correction, Diagonal, paper_horizon
 from ...samples import Linearization
 from ..experiment import Run
 from .network import Network
@@ -43,33 +42,15 @@ def horizon(run: Run) -> int:
     return min(run.horizon or paper_horizon(run.beta), run.steps)
 
 
-def exact_horizon(beta: float) -> int:
-    """Steps until a batch weighs less than float32 can tell: a window of that length *is* the full correction.
-
-    >>> exact_horizon(0.9), exact_horizon(0.99)
-    (158, 1656)
-    """
-    return math.ceil(math.log(2.0**-24) / math.log(beta))
-
-
-def build(run: Run, network: Network, on_cpu: bool) -> Correction | None:
-    """The correction for runs like this one; ``None`` for those that correct nothing.
-
-    A full correction takes the cheaper of two forms that agree to rounding. On a GPU that is the dense one for
-    networks of this size: its work is one matrix product.
-    """
+def build(run: Run, network: Network) -> Correction | None:
+    """The correction for runs like this one; ``None`` for those that correct nothing."""
     method = METHODS[run.method]
     if method.correction == "diagonal":
         return Diagonal()
+    if method.correction == "full":
+        return Blocks([network.size])
     if method.correction == "layers":
         return SomeLayers(network, run.corrected_layers, method.rest)
-    if method.correction == "full":
-        steps = min(exact_horizon(run.beta), run.steps)
-        exact = run.precision == "float32" or steps == run.steps
-        if on_cpu and exact and not method.second_order:
-            if cheaper_full_correction(network.size, run.batch, steps) == "window":
-                return Window(steps)
-        return Blocks([network.size])
     return None
 
 

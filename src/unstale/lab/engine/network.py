@@ -45,6 +45,7 @@ class Network:
             start = self.spans[-1].stop if self.spans else 0
             self.spans.append(slice(start, start + out * into))
         self.size = self.spans[-1].stop
+        self.activation = activation
         self.features = features
         self.rows_backward = 0  # how many rows were taken backward so far: what a method costs
         self._activate, self._through = ACTIVATIONS[activation]
@@ -109,12 +110,16 @@ class Network:
     def hessian(self, theta: Tensor, state: Tensor, slope: Tensor) -> Tensor:
         """``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``: what the paper leaves out of its Taylor term."""
 
-        def gradient(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
-            *inputs, _ = self.forward(own, seen)
-            outputs = self.backward(own, inputs, weight)
-            return torch.cat([(b.mT @ a).flatten() for a, b in zip(inputs, outputs, strict=True)])
+        activate = getattr(F, self.activation)  # one that autograd follows
 
-        return torch.vmap(torch.func.jacfwd(gradient))(theta, state, slope)
+        def weighted(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
+            h = _with_one(seen if self.features is None else self.features(seen))
+            *hidden, last = self._matrices(own)
+            for matrix in hidden:
+                h = _with_one(activate(h @ matrix.mT))
+            return ((h @ last.mT).squeeze(-1) * weight).sum()
+
+        return torch.vmap(torch.func.jacrev(torch.func.grad(weighted)))(theta, state, slope)
 
     def _matrices(self, theta: Tensor) -> list[Tensor]:
         return [theta[..., span].unflatten(-1, shape) for span, shape in zip(self.spans, self.shapes, strict=True)]

@@ -40,8 +40,8 @@ class Training:
         self.method = methods.METHODS[first.method]
         self.problem = problems.load(first.problem)
         dtype = getattr(torch, first.precision)
-        self.network = _network(first, self.problem.inputs)
-        self.correction = methods.build(first, self.network, device == "cpu")
+        self.network = network_of(first, self.problem.inputs)
+        self.correction = methods.build(first, self.network)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
         self.feed = Feed(
@@ -77,13 +77,18 @@ class Training:
         started = time.perf_counter()
         steps = self.runs[0].steps
         chunk = max(1, steps // MEASUREMENTS)
-        at, measured = [0], [self.measure()]
+        at: list[int] = []
+        measured: list[dict[str, Tensor]] = []
         advance = _stepper(self)
-        while at[-1] < steps:
-            count = min(chunk, steps - at[-1])
+        done = 0
+        while done < steps:
+            count = min(chunk, steps - done)
             self.feed.fill(count)
+            if done == 0:
+                at, measured = [0], [self.measure()]
             advance(count)
-            at.append(at[-1] + count)
+            done += count
+            at.append(done)
             measured.append(self.measure())
             progress(count * len(self.runs))
         return self._records(np.array(at), measured, time.perf_counter() - started)
@@ -172,7 +177,7 @@ class Training:
         ]
 
 
-def _network(run: Run, inputs: int) -> Network:
+def network_of(run: Run, inputs: int) -> Network:
     features = radial(run.rbf_grid, run.rbf_width) if run.rbf_grid else None
     hidden = [run.width] * (run.layers - 1)
     return Network([run.rbf_grid**2 or inputs, *hidden, 1], run.activation, features)

@@ -9,16 +9,18 @@ EXPLANATIONS: dict[str, str] = {
     "bound on the correction.",
     "Pairs": "for the same seed, every method sees the same data and starts from the same weights, so that methods "
     "are compared run for run.",
-    "Difference and effect": "the error of a less that of b, relative to b: −0.25 is an error lower by a quarter. "
-    "Where a claim is about something else than two errors, its note says what the effect is.",
-    "Interval": "the range within which 95 % of bootstrap resamples fall; so are the bands in the figures.",
+    "Difference and effect": "how much larger the error of a is than its pair's, in the typical pair: −0.25 is an "
+    "error lower by a quarter. Where a claim is about other things than two errors, its note says what the effect is.",
+    "Interval": "the range of 95 % of the values that come out when seeds are drawn again within each setting "
+    "(bootstrap); so are the bands in the figures.",
     "IQM": "interquartile mean, the mean of the middle half of the runs: a few lucky or broken runs do not move it.",
     "p, Welch": "the paper's test, in which seeds and settings are pooled and pairs are ignored; shown for comparison.",
-    "p, paired, Holm": "the test of the pairs, corrected by Holm's method for the number of comparisons made beside "
-    "it. Where a claim has several comparisons, the smallest and the largest are shown.",
-    "a better": "probability of improvement: how often a run of a ends with a lower error than its pair of b.",
-    "Diverged": "a run whose error left all bounds. It counts as an infinite error, in every statistic, from there "
-    "on; a cross marks the point where so many have diverged that a line ends.",
+    "p, paired, Holm": "Wilcoxon's signed-rank test of the pairs, corrected by Holm's method for the number of "
+    "comparisons beside it. Where a claim has several comparisons, the smallest and the largest p are shown.",
+    "a better": "probability of improvement: the share of pairs in which a ends with the lower error.",
+    "Diverged": "a run whose error left all bounds. It is never dropped: ranks and means take it as worse than any "
+    "other, and what needs finite numbers takes the largest error of the comparison in its place. A cross marks where "
+    "so many runs have diverged that a line ends.",
     "Verdicts": "“holds” and “does not hold” are said where the data decide; “inconclusive” where they do not; “not "
     "run” where nothing was measured.",
 }

@@ -74,7 +74,7 @@ function draw(chart) {
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     uirevision: "kept",
   };
-  return Plotly.react(chart, traces, whole, { responsive: true, displaylogo: false, displayModeBar: false });
+  return Plotly.react(chart, traces, whole, { responsive: true, displaylogo: false, displayModeBar: false, showTips: false });
 }
 
 const nearby = new IntersectionObserver((entries) => {

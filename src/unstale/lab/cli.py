@@ -1,0 +1,146 @@
+"""``unstale``: reproduce the paper's figures, and report what held."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import webbrowser
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from .experiment import SCALES, Run, Scale
+
+STORE, OUT = Path("runs/store"), Path("runs/report")
+
+Store_ = Annotated[Path, arg(name="store", metavar="FOLDER", help="where finished runs are kept")]
+Out = Annotated[Path, arg(name="out", metavar="FOLDER", help="where the report is written")]
+Device = Annotated[str, arg(metavar="cpu|cuda", help="where to compute")]
+Jobs = Annotated[int, arg(metavar="N", help="processes beside one another; 0: one a core, or one on a GPU")]
+
+_screen = Console(stderr=True, highlight=False)
+
+
+def list_(store: Store_ = STORE) -> None:
+    """Say which figures there are, and what of them is in the store."""
+    from .figures import FIGURES
+    from .store import Store
+
+    have = Store(store, _warn).ids()
+    table = Table("figure", "claims", "what it shows", *SCALES, box=None, pad_edge=False)
+    for figure in FIGURES.values():
+        counts = []
+        for scale in SCALES:
+            runs = figure.runs(scale)
+            done = sum(run.id in have for run in runs)
+            counts.append(f"{done:,} of {len(runs):,}" if done else f"{len(runs):,}")
+        table.add_row(figure.name, ", ".join(map(str, figure.claims)), figure.title, *counts)
+    Console(highlight=False).print(table)
+
+
+def reproduce(
+    figures: Positional[Annotated[tuple[str, ...], arg(metavar="FIGURE", help="fig3, claim24, … or all")]],
+    /,
+    scale: Annotated[Scale, arg(help="smoke: seconds; quick: minutes; paper: the paper's whole grid")] = "quick",
+    device: Device = "cpu",
+    jobs: Jobs = 0,
+    store: Store_ = STORE,
+) -> None:
+    """Run what figures need and the store does not have. Stop it whenever you like: the same command goes on."""
+    from .engine.plan import cost
+    from .engine.sweep import check_device, missing, run_batches
+    from .progress import Bar
+    from .reproduce import named, runs_of
+    from .store import Store
+
+    if not figures:
+        raise ValueError("name at least one figure, or all; `unstale list` says which there are")
+    chosen = named(figures)
+    runs, kept = runs_of(chosen, scale), Store(store, _warn)
+    kept.check()
+    batches = missing(runs, kept, check_device(device))
+    left = sum(map(len, batches))
+    _say(f"{', '.join(figure.name for figure in chosen)} at scale {scale}: {len(runs):,} runs, {left:,} to do")
+    if not batches:
+        return
+    kept.require_writable()
+    workers = jobs or (1 if device.startswith("cuda") else os.cpu_count() or 1)
+    started = time.monotonic()
+    with Bar(_screen, left, sum(cost(run) for batch in batches for run in batch)) as bar:
+        run_batches(batches, kept, device, workers, bar.update)
+    _say(f"{left:,} runs in {time.monotonic() - started:,.0f} s, kept in {store}")
+
+
+def report(
+    store: Store_ = STORE,
+    out: Out = OUT,
+    open: Annotated[bool, arg(help="show it in a browser", name="open")] = False,
+) -> None:
+    """Write the report on every figure that the store has whole; print where it is."""
+    from . import report as pages
+    from .reproduce import fresh_summaries
+    from .store import Store
+    from .summary import read_summaries
+
+    summaries = fresh_summaries(Store(store, _warn), read_summaries(out))
+    page = pages.write(summaries, out)
+    if not summaries:
+        _say(f"no figure is whole in {store} yet: `unstale reproduce fig3` makes one")
+    print(page)
+    if open:
+        webbrowser.open(page.resolve().as_uri())
+
+
+def show(run_id: Positional[str], /, store: Store_ = STORE) -> None:
+    """Say everything about a run: its description, what came of it, and where it was made."""
+    from .store import Store
+
+    found = Store(store, _warn).find(run_id)
+    record = found.record
+    lines = {f.name: getattr(record.run, f.name) for f in fields(Run)}
+    lines |= {"parameters": record.parameters, "numbers kept": record.numbers_kept}
+    lines |= {"diverged at step": record.diverged_at, "seconds": f"{record.seconds:.3g}"}
+    lines |= {f"{name}, first and last": f"{c[0]:.4g}, {c[-1]:.4g}" for name, c in record.curves.items()}
+    print(record.run.id)
+    for name, value in (lines | found.provenance).items():
+        print(f"  {name:28} {value}")
+
+
+def train_expert(problem: Positional[str], /, path: Path | None = None, seed: int = 0) -> None:
+    """Train the expert whose values acrobot or cartpole asks for."""
+    from .experts import train_and_save
+
+    for name, value in train_and_save(problem, path, seed).items():
+        print(f"{name:10} {value}")
+
+
+COMMANDS = {"list": list_, "reproduce": reproduce, "report": report, "show": show, "train-expert": train_expert}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Errors that a user can mend are one line, and exit code 2."""
+    from .engine.sweep import SweepError
+    from .store import StoreError
+
+    try:
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="unstale", description=__doc__, args=arguments)
+    except (ValueError, StoreError, SweepError, OSError) as error:
+        _screen.print(f"unstale: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _screen.print("stopped: what was finished is kept, and the same command goes on from there")
+        sys.exit(130)
+
+
+def _say(text: str) -> None:
+    _screen.print(text, markup=False, soft_wrap=True)
+
+
+def _warn(text: str) -> None:
+    _screen.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)

@@ -1,0 +1,55 @@
+"""Which runs are stepped together, and in which order.
+
+The plan depends on the runs asked for and the kind of device alone, never on what is in the store: so a sweep that was
+killed and started again makes the same batches, and the same numbers, as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from .. import problems
+from ..experiment import Run, unique
+from . import methods
+from .training import network_of
+
+# What one batch may weigh. Small batches on a CPU stay in its cache and lose little when killed; a GPU wants them large.
+LIMITS = {"cpu": 4e8, "cuda": 1e11}  # multiply-adds a step
+
+
+def plan(runs: Sequence[Run], device: str) -> list[list[Run]]:
+    """Batches of runs of one shape, the most expensive first, so that the last to finish are short."""
+    groups: dict[tuple, list[Run]] = {}
+    for run in unique(runs):
+        groups.setdefault(_shape(run), []).append(run)
+    batches = [part for group in groups.values() for part in _cut(group, LIMITS[device.split(":")[0]])]
+    return sorted(batches, key=lambda batch: -sum(cost(run) for run in batch))
+
+
+def cost(run: Run) -> float:
+    """Multiply-adds of a run, roughly."""
+    return run.steps * _work(run)
+
+
+def _work(run: Run) -> float:
+    """Multiply-adds of a step, roughly."""
+    n = network_of(run, problems.load(run.problem).inputs).size
+    method = methods.METHODS[run.method]
+    passes = 4 * run.batch * n * (methods.horizon(run) if method.correction == "oracle" else 1)
+    matrix = n * n * (run.batch + 8) if method.correction in ("full", "layers") else 0
+    exact = n * n * run.batch * 6 if method.second_order else 0
+    return passes + matrix + exact + 20_000  # the last for what an operation costs however small it is
+
+
+def _shape(run: Run) -> tuple:
+    """What runs must have in common: all but seed and α, and β too where it says how far to look back."""
+    looks_back = methods.METHODS[run.method].correction == "oracle" or bool(run.measure)
+    together = {"seed", "alpha"} if looks_back else {"seed", "alpha", "beta"}
+    return tuple(getattr(run, f.name) for f in fields(run) if f.name not in together)
+
+
+def _cut(group: list[Run], limit: float) -> list[list[Run]]:
+    size = max(1, int(limit / _work(group[0])))
+    parts = -(-len(group) // size)
+    return [group[i * len(group) // parts : (i + 1) * len(group) // parts] for i in range(parts)]

@@ -1,0 +1,119 @@
+"""A sweep: whatever of it is not in the store yet is run, batch by batch, in as many processes as asked for."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..experiment import Run
+from ..provenance import provenance
+from ..store import Store
+from .plan import cost, plan
+from .training import Training
+
+Progress = Callable[[int, int, float], None]  # runs finished, steps made, share of their batch's cost done
+
+
+class SweepError(RuntimeError):
+    """The sweep cannot go on; the message is one line, and what was finished is in the store."""
+
+
+def device_words(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
+
+
+def check_device(device: str) -> str:
+    """The device as torch spells it; a ``SweepError`` where there is none such."""
+    kind = device.split(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise SweepError(f"unknown device {device!r}: choose cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise SweepError("no GPU was found: choose --device cpu, or install a build of torch with CUDA")
+    return device
+
+
+def missing(runs: Sequence[Run], store: Store, device: str) -> list[list[Run]]:
+    """The batches still to be run, without the runs that the store has."""
+    have = store.ids()
+    batches = ([run for run in batch if run.id not in have] for batch in plan(runs, device))
+    return [batch for batch in batches if batch]
+
+
+def run_batches(batches: Sequence[Sequence[Run]], store: Store, device: str, jobs: int, progress: Progress) -> None:
+    """Run every batch and put it into the store as soon as it is finished."""
+    jobs = min(jobs, len(batches))
+    if jobs <= 1:
+        _prepare(device)
+        for batch in batches:
+            _run_batch(batch, store, device, progress)
+        return
+    context = multiprocessing.get_context("spawn")
+    tasks, news = context.Queue(), context.Queue()
+    for batch in batches:
+        tasks.put(batch)
+    for _ in range(jobs):
+        tasks.put(None)
+    workers = [context.Process(target=_work, args=(tasks, news, store.path, device), daemon=True) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    try:
+        _follow(workers, news, progress)
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def _follow(workers: Sequence[Any], news: Any, progress: Progress) -> None:
+    """Pass on what the workers tell, until all have finished or one has failed."""
+    while True:
+        gone = [worker for worker in workers if not worker.is_alive()]
+        try:
+            told = news.get(timeout=0.2)
+        except queue.Empty:
+            failed = [worker.exitcode for worker in gone if worker.exitcode]
+            if failed:
+                raise SweepError(f"a worker process was stopped from outside (exit code {failed[0]})") from None
+            if len(gone) == len(workers):
+                return
+            continue
+        if isinstance(told, Exception):
+            raise told
+        progress(*told)
+
+
+def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
+    """A worker: takes batches until there are none. It does not outlive the process that started it."""
+    parent = os.getppid()
+
+    def progress(*told: float) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+        news.put(told)
+
+    try:
+        _prepare(device)
+        store = Store(path)
+        while (batch := tasks.get()) is not None:
+            _run_batch(batch, store, device, progress)
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:
+        news.put(error)
+
+
+def _prepare(device: str) -> None:
+    """One thread a process: numbers then do not depend on how many cores there are."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # diverging runs are full of them, and they are slow
+
+
+def _run_batch(batch: Sequence[Run], store: Store, device: str, progress: Progress) -> None:
+    whole = sum(cost(run) for run in batch)
+    records = Training(batch, device).run(lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps)))
+    store.add(records, provenance(device_words(device)))
+    progress(len(batch), 0, 0.0)
