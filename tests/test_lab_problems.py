@@ -89,7 +89,7 @@ def test_episodes_are_gymnasiums(name):
             assert terminated == (episodes.terminated[i].item() and t + 1 == episodes.length[i])
 
 
-@pytest.mark.parametrize("name", GYMNASIUM)
+@pytest.mark.parametrize("name", ["mountain_car_scaled", "acrobot", "cartpole"])
 def test_what_the_network_sees_is_scaled(name):
     problem = load(name)
     state = problem.stream(seed=0, batch=64, n_step=1)(100).state
@@ -98,7 +98,7 @@ def test_what_the_network_sees_is_scaled(name):
 
 
 def test_raw_mountain_car_is_the_same_but_for_scale():
-    scaled, raw = (load(name).stream(3, 8, 2)(5) for name in ("mountain_car", "mountain_car_raw"))
+    scaled, raw = (load(name).stream(3, 8, 2)(5) for name in ("mountain_car_scaled", "mountain_car"))
     torch.testing.assert_close(mountain_car.scaled(raw.state.double()).float(), scaled.state)
     torch.testing.assert_close(raw.reward, scaled.reward)
     assert raw.state[..., 1].abs().max() <= 0.07
@@ -146,7 +146,7 @@ def test_cartpole_terminates_where_gymnasium_truncates_it():
 
 def test_n_steps_of_mountain_car_are_gymnasiums():
     env = make("mountain_car")
-    found = load("mountain_car_raw").stream(seed=1, batch=50, n_step=4)(8)
+    found = load("mountain_car").stream(seed=1, batch=50, n_step=4)(8)
     flat = found.map(lambda field: field.flatten(0, 1))
     for state, reward, discount, after in zip(
         flat.state.double(), flat.reward, flat.discount, flat.next_state, strict=True
@@ -227,14 +227,14 @@ def test_online_transitions_follow_one_another():
     follows = (found.next_state[:-1] == found.state[1:]).all(-1)
     assert torch.equal(follows, ~over[:-1])
     # Fresh states are uniform: mean 0 and variance 1/3 once scaled.
-    fresh = found.state[1:][over[:-1]]
+    fresh = mountain_car.scaled(found.state[1:][over[:-1]].double())
     assert len(fresh) > 500
-    torch.testing.assert_close(fresh.mean(0), torch.zeros(2, dtype=torch.float32), atol=0.06, rtol=0)
-    torch.testing.assert_close(fresh.var(0), torch.full((2,), 1 / 3, dtype=torch.float32), atol=0.04, rtol=0)
+    torch.testing.assert_close(fresh.mean(0), torch.zeros(2), atol=0.06, rtol=0)
+    torch.testing.assert_close(fresh.var(0), torch.full((2,), 1 / 3), atol=0.04, rtol=0)
 
 
 def test_states_of_replayed_mountain_car_are_uniform():
-    state = load("mountain_car").stream(seed=0, batch=64, n_step=1)(500).state.flatten(0, 1)
+    state = load("mountain_car_scaled").stream(seed=0, batch=64, n_step=1)(500).state.flatten(0, 1)
     counts = torch.histogramdd(state, bins=[4, 4], range=[-1.0, 1.0, -1.0, 1.0]).hist
     assert counts.sum() == 32_000
     assert ((counts - 2000).abs() < 4.5 * math.sqrt(2000)).all()
@@ -259,7 +259,7 @@ def test_a_fifth_of_cartpoles_actions_is_random():
 
 def test_values_of_mountain_car_are_sums_of_gymnasiums_rewards():
     env = make("mountain_car")
-    for value_set in load("mountain_car_raw").values().values():
+    for value_set in load("mountain_car").values().values():
         assert value_set.standard_error.abs().max() == 0
         for state, value in list(zip(value_set.state, value_set.value, strict=True))[::40]:
             put(env, state)
@@ -276,7 +276,7 @@ def test_every_episode_of_mountain_car_terminates():
 
 
 def test_the_grid_of_mountain_car():
-    state = load("mountain_car_raw").values()["evaluation"].state
+    state = load("mountain_car").values()["evaluation"].state
     assert len(state) == len(state.unique(dim=0)) == 1600
     torch.testing.assert_close(state.mean(0), torch.tensor([-0.3, 0.0]))
     torch.testing.assert_close(state.amax(0), torch.tensor([0.6 - 0.0225, 0.07 - 0.00175]))
@@ -287,7 +287,8 @@ def test_online_training_states_are_those_of_episodes():
     online, uniform = (load(name).values()["training"] for name in ("mountain_car_online", "mountain_car"))
     seen = load("mountain_car_online").stream(5, 1, 1)(20_000).state[:, 0]
     torch.testing.assert_close(online.state.abs().mean(0), seen.abs().mean(0).double(), atol=0.03, rtol=0)
-    assert (online.state.abs().mean(0) - uniform.state.abs().mean(0)).abs().max() > 0.06
+    position, velocity = (online.state.abs().mean(0) - uniform.state.abs().mean(0)).abs()
+    assert position > 0.03 and velocity > 0.003
 
 
 def test_values_of_acrobot_are_the_returns_of_its_episodes(small_buffers):

@@ -373,6 +373,42 @@ def test_a_disk_that_cannot_be_written_is_one_line_and_no_harm(store, monkeypatc
     assert store.check() == 1
 
 
+@pytest.mark.parametrize("owner, name", [(Path, "mkdir"), (Path, "open"), (Path, "write_bytes")])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_known_before_anything_is_computed(store, monkeypatch, owner, name, code):
+    kept = store.add([record(0)], HERE)
+    fail(monkeypatch, owner, name, code)
+    with pytest.raises(StoreError) as error:
+        store.require_writable()
+    monkeypatch.undo()
+    assert str(error.value) == f"cannot write to the store {store.path}: {os.strerror(code)}"
+    assert os.listdir(store.path) == [kept.name]
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_is(store):
+    store.require_writable()
+    assert os.listdir(store.path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("place", [".", "store"])
+def test_a_read_only_folder_is_known_at_once(store, place):
+    folder = store.path.parent / place
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match=r"cannot write to the store .*: Permission denied"):
+            store.require_writable()
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_store_below_a_file_is_known_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot write to the store .*: Not a directory"):
+        Store(tmp_path / "file" / "store").require_writable()
+
+
 def test_a_write_that_stops_half_way_leaves_nothing(store):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes

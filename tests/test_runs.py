@@ -15,6 +15,8 @@ from unstale.samples import Linearization
 CORRECTIONS = {
     "diagonal": lambda n: Diagonal(),
     "dense": lambda n: Blocks([n]),
+    "dense, merged late": lambda n: Blocks([n], merge_every=4),
+    "blocks, merged late": lambda n: Blocks([2] * (n // 2) + [n % 2] * (n % 2), merge_every=4),
     "blocks": lambda n: Blocks([2] * (n // 2) + [n % 2] * (n % 2)),
     "window": lambda n: Window(horizon=3),
 }
@@ -46,6 +48,21 @@ def test_a_batch_of_runs_equals_its_runs_alone(name, runs, n, m, seed):
     for run in range(runs):
         alone = walk(CORRECTIONS[name](n), *(x[:, run] for x in data), float(beta[run]))
         torch.testing.assert_close(together[:, run], alone, rtol=1e-12, atol=1e-12)
+
+
+@given(data=st.data(), n=st.integers(1, 5), late=st.integers(2, 5), seed=st.integers(0, 99))
+def test_merging_late_changes_nothing(data, n, late, seed):
+    g = torch.Generator().manual_seed(seed)
+    at_once, later = (Blocks([n], merge_every=k) for k in (1, late))
+    memories: tuple[dict, dict] = ({}, {})
+    for t in range(12):
+        m = data.draw(st.integers(1, 4))  # batches of any size
+        v, u, c = (torch.randn(*shape, generator=g) for shape in ((m, n), (m, n), (m,)))
+        hessian = torch.randn(n, n, generator=g) if data.draw(st.booleans()) else None
+        batch = Linearization((*Linearization.of_matrices(v, u, c, c.abs()).pieces,), c, c.abs(), hessian)
+        d = torch.randn(n, generator=g) * (t > 0)
+        one, other = (b.update(memory, batch, d, 0.8) for b, memory in zip((at_once, later), memories, strict=True))
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_a_grid_of_runs_has_several_leading_dimensions():

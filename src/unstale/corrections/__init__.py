@@ -72,6 +72,11 @@ def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
     return "dense" if dense <= window and size * size <= 1 << 29 else "window"
 
 
+def dense(size: int) -> Blocks:
+    """The full correction with its matrix. One that outgrows the cache is written to every tenth step only."""
+    return Blocks([size], merge_every=10 if size > 2000 else 1)
+
+
 def resolve(settings: dict[str, Any], size: int, batch: Any, beta: float) -> str:
     """The correction that ``settings`` name, with ``"auto"`` decided by the first batch."""
     name = settings["correction"]
@@ -90,7 +95,7 @@ def build(name: str, settings: dict[str, Any], lengths: Sequence[int], beta: flo
     if name == "diagonal":
         return Diagonal()
     if name == "dense":
-        return Blocks([sum(lengths)])
+        return dense(sum(lengths))
     if name == "blocks":
         width = settings["block_size"]
         if width is None:
@@ -113,6 +118,7 @@ __all__ = [
     "build",
     "cheaper_full_correction",
     "default_horizon",
+    "dense",
     "paper_horizon",
     "resolve",
 ]

@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, get_args
+from numbers import Real
+from typing import Any, Literal, get_args, get_type_hints
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -37,6 +38,11 @@ class Run:
     measure: tuple[str, ...] = ()  # names of instruments besides the errors: "drift", "agreement"
     precision: str = "float32"
 
+    def __post_init__(self) -> None:
+        """Equal runs must have equal ids, and 1 equals 1.0 but is written differently: fields take their own type."""
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, _typed(name, kind, getattr(self, name)))
+
     @cached_property
     def id(self) -> str:
         """Twelve characters that stay the same as long as the description does."""
@@ -47,6 +53,19 @@ class Run:
         """The fields that were set to something else than their defaults."""
         own = asdict(self)
         return {f.name: own[f.name] for f in fields(self) if own[f.name] != f.default}
+
+
+_KINDS = get_type_hints(Run)
+
+
+def _typed(name: str, kind: Any, value: Any) -> Any:
+    """The value as one of that type; an error where it would be another value then."""
+    if get_args(kind):  # tuple[int, ...] and the like
+        if isinstance(value, list | tuple):
+            return tuple(_typed(name, get_args(kind)[0], item) for item in value)
+    elif isinstance(value, str if kind is str else Real) and kind(value) == value:
+        return kind(value)
+    raise ValueError(f"{name} is of the type {getattr(kind, '__name__', kind)}, and cannot be {value!r}")
 
 
 def grid(**choices: Any) -> list[Run]:

@@ -74,13 +74,19 @@ class Store:
         ids = sorted(record.run.id for record in records)
         name = f"batch-{hashlib.sha256(' '.join(ids).encode()).hexdigest()[:12]}.parquet"
         content = batch_file.encode(records, provenance("cpu") if made is None else made)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
+        with self._writing():
             self._remove_leftovers()
             self._publish(content, self.path / name)
-        except OSError as error:
-            raise StoreError(f"cannot write to the store {self.path}: {_reason(error)}") from error
         return self.path / name
+
+    def require_writable(self) -> None:
+        """Raises now the ``StoreError`` that ``add`` would raise once the first runs have been computed."""
+        with self._writing():
+            probe = _temporary(self.path / "batch-probe")
+            try:
+                probe.write_bytes(b"a disk may be full")
+            finally:
+                probe.unlink(missing_ok=True)
 
     def ids(self) -> set[str]:
         """The ids of all runs there are."""
@@ -181,10 +187,18 @@ class Store:
         else:
             self.warn(f"{path} is damaged ({damage}); it is now {aside.name}, and its runs count as not run")
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Makes the folder, and one line of whatever the disk has against it or what follows."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot write to the store {self.path}: {_reason(error)}") from error
+
     def _publish(self, content: bytes, path: Path) -> None:
         """Writes under a temporary name, and gives the file its own once it is on the disk."""
-        # The dot hides it from tools that read all of a folder.
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        temporary = _temporary(path)
         try:
             with temporary.open("xb") as file:
                 file.write(content)
@@ -201,6 +215,11 @@ class Store:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > DAY:
                     path.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    """What a file is called until it is whole. The dot hides it from tools that read all of a folder."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def _name(temporary: Path, path: Path) -> None:

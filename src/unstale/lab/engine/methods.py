@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...corrections import Blocks, Correction, Diagonal, paper_horizon
+from ...corrections import Correction, Diagonal, dense, paper_horizon
 from ...samples import Linearization
 from ..experiment import Run
 from .network import Network
@@ -48,7 +48,7 @@ def build(run: Run, network: Network) -> Correction | None:
     if method.correction == "diagonal":
         return Diagonal()
     if method.correction == "full":
-        return Blocks([network.size])
+        return dense(network.size)
     if method.correction == "layers":
         return SomeLayers(network, run.corrected_layers, method.rest)
     return None
@@ -61,7 +61,7 @@ class SomeLayers:
         layers = range(len(network.spans))
         others = [layer for layer in layers if layer not in chosen]
         size = sum(_length(network.spans[layer]) for layer in chosen)
-        self._parts: dict[str, tuple[list[int], Correction]] = {"full": (list(chosen), Blocks([size]))}
+        self._parts: dict[str, tuple[list[int], Correction]] = {"full": (list(chosen), dense(size))}
         if rest == "diagonal":
             self._parts["diagonal"] = (others, Diagonal())
 

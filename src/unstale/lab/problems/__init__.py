@@ -14,7 +14,7 @@ from .replay import Replay
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "mountain_car": MountainCar,
-    "mountain_car_raw": lambda: MountainCar(mountain_car.RAW_TASK),
+    "mountain_car_scaled": lambda: MountainCar(mountain_car.SCALED_TASK),
     "mountain_car_online": OnlineMountainCar,
     "acrobot": lambda: Replay(acrobot.TASK, states=2000),
     "cartpole": lambda: Replay(cartpole.TASK, states=256, rollouts=256),

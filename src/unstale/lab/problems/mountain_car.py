@@ -49,8 +49,9 @@ def along(observation: Tensor) -> Tensor:
     return torch.where(observation[..., 1] < 0, 0, 2)
 
 
-TASK = Task("mountain_car", 2, 3, 0.95, FOREVER, start, step, scaled)
-RAW_TASK = replace(TASK, observe=lambda state: state)
+# The paper's network sees position and velocity as they are, the one 13 times the other's range.
+TASK = Task("mountain_car", 2, 3, 0.95, FOREVER, start, step, lambda state: state)
+SCALED_TASK = replace(TASK, observe=scaled)
 
 
 class MountainCar:

@@ -1,0 +1,45 @@
+"""The paper's figures, and the claims that have none, by name: one module each."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from . import (
+    claim20,
+    claim21,
+    claim24,
+    claim25,
+    fig1,
+    fig3,
+    fig4,
+    fig5,
+    fig6,
+    fig7,
+    fig8,
+    fig10,
+    fig11,
+    fig12,
+    fig13,
+    fig14,
+    fig15,
+    fig16,
+    fig18,
+    fig19,
+)
+from .base import Figure
+
+_FIGURES = (fig1, fig3, fig4, fig5, fig6, fig7, fig8, fig10, fig11, fig12, fig13, fig14, fig15, fig16, fig18, fig19)
+_CLAIMS = (claim20, claim21, claim24, claim25)
+
+FIGURES: dict[str, Figure] = {module.FIGURE.name: module.FIGURE for module in (*_FIGURES, *_CLAIMS)}
+
+
+def find(name: str) -> Figure:
+    """The figure of that name."""
+    if name not in FIGURES:
+        nearest = get_close_matches(name, FIGURES, n=1, cutoff=0)[0]
+        raise ValueError(f"unknown figure {name!r}: did you mean {nearest}? There are {', '.join(FIGURES)}.")
+    return FIGURES[name]
+
+
+__all__ = ["FIGURES", "Figure", "find"]

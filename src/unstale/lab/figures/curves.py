@@ -1,0 +1,129 @@
+"""From records to panels: learning curves, errors against a hyper-parameter, shares of diverged runs.
+
+Means are the paper's; in them a diverged run counts, at every step, as the largest error of any line there. The
+interquartile mean needs no such number: it is infinite, and its line ends, once more than a quarter have diverged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..records import Record
+from ..statistics import Array, bootstrap, counted, divergence_rate, iqm
+from .base import Panel, Series
+from .layout import Fields, Layout, Line, lay_out
+
+RESAMPLES = 400  # for a band; an interval that decides something has more
+ERROR = "mean squared error"
+AXES = {
+    "alpha": "learning rate α",
+    "beta": "momentum β",
+    "batch": "batch size",
+    "rbf_width": "width of the kernels σ²",
+}
+LOG_FIELDS = ("alpha", "batch")
+
+Statistic = Callable[[Any], Any]  # of ``[..., settings, seeds]``
+
+
+def mean(errors: Any) -> Any:
+    return np.asarray(errors, dtype=float).mean(axis=(-2, -1))
+
+
+NAMES: dict[Statistic, str] = {mean: "mean", iqm: "interquartile mean"}
+
+
+def banded(label: str, x: Sequence[float], values: Array, statistic: Statistic, **more: Any) -> Series:
+    """One line through ``values [x, settings, seeds]``, with its 95 % band."""
+    low, high = bootstrap(statistic, values, resamples=RESAMPLES)
+    return Series(label, list(map(float, x)), *map(_floats, (statistic(values), low, high)), **more)
+
+
+def learning(
+    records: Sequence[Record],
+    statistic: Statistic = mean,
+    curve: str = "evaluation",
+    by: Fields = ("method",),
+    first: int = 0,
+) -> list[Series]:
+    """A line for each method along training, from the ``first`` measurement on."""
+    layout = lay_out(records, by)
+    curves = _as_seen_by(statistic, {line: own[first:] for line, own in layout.curves(curve).items()})
+    at = layout.at[first:]
+    return [banded(str(line), at, curves[line], statistic, **_about(layout, line, by)) for line in curves]
+
+
+def learning_panels(records: Sequence[Record], about: str = "") -> list[Panel]:
+    """The paper's panel, of means, and beside it the same of interquartile means."""
+    return [
+        Panel(_titled(about, NAMES[statistic]), "steps", ERROR, learning(records, statistic), log_y=True)
+        for statistic in (mean, iqm)
+    ]
+
+
+def against(
+    records: Sequence[Record], field: str, statistic: Statistic = iqm, by: Fields = ("method",), **more: Any
+) -> list[Series]:
+    """A line for each method along the values of a hyper-parameter, whatever the other settings are."""
+    layout = lay_out(records, by)
+    of = np.array(layout.values(field))
+    values = np.unique(of)
+    levels = {line: np.stack([errors[-1][of == value] for value in values]) for line, errors in layout.curves().items()}
+    seen = _as_seen_by(statistic, levels)
+    return [banded(str(line), values, seen[line], statistic, **_about(layout, line, by), **more) for line in seen]
+
+
+def against_panel(records: Sequence[Record], field: str, statistic: Statistic = iqm) -> Panel:
+    """Final errors along the values of a hyper-parameter."""
+    title = f"final error: {NAMES[statistic]}"
+    return Panel(title, AXES[field], ERROR, against(records, field, statistic), field in LOG_FIELDS, log_y=True)
+
+
+def divergence_panels(records: Sequence[Record], field: str, about: str = "") -> list[Panel]:
+    """The share of diverged runs along a hyper-parameter, of the methods that diverged at all; nothing if none did."""
+    layout = lay_out(records)
+    of = np.array(layout.values(field))
+    values = np.unique(of)
+    series = []
+    for method, errors in layout.final().items():
+        if np.isinf(errors).any():
+            shares = [divergence_rate(errors[of == value]) for value in values]
+            low, high = zip(*(ends for _, ends in shares), strict=True)
+            about = _about(layout, method, ("method",))
+            series.append(Series(method, _floats(values), [share for share, _ in shares], low, high, **about))
+    panel = Panel(_titled(about, "diverged"), AXES[field], "share of runs", series, log_x=field in LOG_FIELDS)
+    return [panel] if series else []
+
+
+def overview(records: Sequence[Record], field: str = "alpha") -> list[Panel]:
+    """What is drawn of methods compared over a grid: curves, sensitivity to a hyper-parameter, divergences."""
+    return [*learning_panels(records), against_panel(records, field), *divergence_panels(records, field)]
+
+
+def _as_seen_by(statistic: Statistic, lines: dict[Line, Array]) -> dict[Line, Array]:
+    """What a statistic is told of diverged runs in arrays ``[x, settings, seeds]``, which for means is a finite
+    number."""
+    if statistic is not mean:
+        return lines
+    steps = [counted(*step) for step in zip(*lines.values(), strict=True)]
+    return {line: np.stack(column) for line, column in zip(lines, zip(*steps, strict=True), strict=True)}
+
+
+def _about(layout: Layout, line: Line, by: Fields) -> dict[str, Any]:
+    records = [record for row in layout.places[line] for record in row]
+    return {
+        "method": str(line) if by == ("method",) else "",
+        "runs": len(records),
+        "diverged": sum(record.diverged_at is not None for record in records),
+    }
+
+
+def _titled(about: str, what: str) -> str:
+    return f"{about}: {what}" if about else what
+
+
+def _floats(values: Any) -> list[float]:
+    return [float(value) for value in np.atleast_1d(values)]

@@ -1,0 +1,64 @@
+"""How errors depend on a hyper-parameter, and whether methods differ in that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from ..records import Record
+from ..statistics import Array, bootstrap, iqm
+from . import judging
+from .base import Panel, Verdict
+from .curves import against_panel, divergence_panels, mean
+from .judging import FEWEST, SIGNIFICANT, Part, conclude, name, number, probability
+from .layout import lay_out
+from .trends import along, levels, rank_correlations, ratio
+
+
+def panels(records: Sequence[Record], field: str) -> list[Panel]:
+    return [against_panel(records, field, mean), against_panel(records, field), *divergence_panels(records, field)]
+
+
+def verdict(claim: int, records: Sequence[Record], field: str, symbol: str) -> Verdict:
+    """That methods depend on the field in different ways is taken to hold if the ratio of the errors of μ and μ̂ is
+    not the same at all its values: Friedman's test, values within settings and seeds, p < 0.05. How μ* and μ̂ diag do
+    is told beside it."""
+    layout = lay_out(records)
+    errors = layout.final()
+    x = levels(layout, field)
+
+    def change(method: str) -> Part:
+        gap = along(layout, ratio(errors["momentum"], errors[method]), field)
+        rho = rank_correlations(x, gap)
+        low, high = map(float, bootstrap(mean, rho, resamples=judging.RESAMPLES))
+        p = _friedman(gap)
+        says = (
+            f"the ratio of errors of μ and {name(method)} changes with {symbol}: Friedman {probability(p)}, mean rank "
+            f"correlation {number(float(rho.mean()))} [{number(low)}, {number(high)}]"
+        )
+        outcome = "inconclusive" if rho.size < FEWEST else "holds" if p < SIGNIFICANT else "does not hold"
+        return Part(says, outcome, float(rho.mean()), (low, high), p)  # type: ignore[arg-type]
+
+    described = [_described(method, along(layout, own, field), x.ravel(), symbol) for method, own in errors.items()]
+    beside = [change(method).says for method in ("oracle", "diagonal")]
+    return conclude(claim, [change("full")], records, f"Beside it: {'; '.join(beside)}. {' '.join(described)}")
+
+
+def _friedman(gap: Array) -> float:
+    """The p of no difference between levels, ``[levels, settings, seeds]``."""
+    rows = gap.reshape(len(gap), -1)
+    return float(stats.friedmanchisquare(*rows).pvalue) if (rows != rows[0]).any() else 1.0
+
+
+def _described(method: str, errors: Array, values: Array, symbol: str) -> str:
+    """Where the method is best, and how far from there it does not matter much."""
+    typical = iqm(errors)
+    best = int(np.argmin(typical))
+    near = values[typical <= 2 * typical[best]]
+    ends = f"{number(typical[0])} at {values[0]:g} to {number(typical[-1])} at {values[-1]:g}"
+    return (
+        f"{name(method)}: {ends}, best {number(typical[best])} at {symbol} = {values[best]:g}, within twice that from "
+        f"{near.min():g} to {near.max():g}."
+    )

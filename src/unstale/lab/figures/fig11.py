@@ -1,0 +1,24 @@
+"""Figure 11: the momentum β."""
+
+from __future__ import annotations
+
+from .base import Figure
+from .dependence import panels, verdict
+from .grids import REPLAY
+
+GRID = REPLAY.varied(
+    paper={"beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},
+    quick={"alpha": 0.1},
+    smoke={"alpha": 0.1},
+)
+
+FIGURE = Figure(
+    name="fig11",
+    title="Error against the momentum β",
+    claims=(15,),
+    settings="Mountain Car from replay; β from 0.8 to 0.999; batches of 4; MLP of 4 layers, width 8, 16 and 32; α 0.5, "
+    "0.1 and 0.05; 10 seeds; 5,000 steps.",
+    runs=GRID,
+    panels=lambda records: panels(records, "beta"),
+    judge=lambda records: [verdict(15, records, "beta", "β")],
+)

@@ -1,0 +1,57 @@
+"""Figure 5: how far the values of successors drift while their gradients are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..records import Record
+from ..statistics import iqm
+from .base import Figure, Panel, Verdict
+from .curves import learning
+from .grids import FOUR, KERNELS, REPLAY, seeds
+from .judging import better, compared, conclude, name, typical
+from .layout import lay_out, select, without
+
+FIFTH = 0.8  # "very little" is less than a fifth of the other
+
+RADIAL = KERNELS.varied(paper={"method": FOUR, "rbf_width": 1.0, "rbf_grid": 20, "alpha": 0.1}, smoke={"rbf_grid": 4})
+NETWORK = REPLAY.varied(
+    paper={"method": FOUR, "width": 16, "batch": 16, "alpha": 0.1, "beta": 0.99, "measure": ("drift",)},
+    smoke={"width": 4, "batch": 4, "seed": seeds(2)},
+)
+
+
+def kinds(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The runs by what their values are a function of."""
+    return {"RBF": without(records, rbf_grid=0), "MLP": select(records, rbf_grid=0)}
+
+
+def panels(records: Sequence[Record]) -> list[Panel]:
+    return [
+        # Nothing has drifted before the first step, and 0 has no place on a logarithmic axis.
+        Panel(kind, "steps", "drift of target values", learning(own, iqm, "drift", first=1), log_y=True)
+        for kind, own in kinds(records).items()
+    ]
+
+
+def judge(records: Sequence[Record]) -> list[Verdict]:
+    drifts = {
+        f"{kind}, {name(method)}": drift
+        for kind, own in kinds(records).items()
+        for method, drift in lay_out(own).along("drift").items()
+    }
+    pairs = [(f"RBF, {name(method)}", f"MLP, {name(method)}") for method in FOUR]
+    parts = [better(evidence, least=FIFTH) for evidence in compared(drifts, pairs)]
+    return [conclude(5, parts, records, typical(drifts, "Mean drift along training"))]
+
+
+FIGURE = Figure(
+    name="fig5",
+    title="Drift of target values: RBF features and MLPs",
+    claims=(5,),
+    settings="Mountain Car from replay; RBF features on a grid of 20 by 20, σ² 1, and an MLP of 4 layers of width 16; "
+    "α 0.1; β 0.99; batches of 16; 10 seeds; 5,000 steps. Drift over the samples of the last 2/(1-β) steps.",
+    runs=lambda scale: [*RADIAL(scale), *NETWORK(scale)],
+    panels=panels,
+    judge=judge,
+)

@@ -1,0 +1,72 @@
+"""Figure 7: the runs of figure 6, their errors against how far target values drifted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from ..records import Record
+from ..statistics import bootstrap, iqm
+from . import curves
+from .base import Figure, Panel, Series, Verdict
+from .curves import ERROR
+from .fig6 import SETTINGS
+from .grids import KERNELS
+from .judging import conclude, name, typical
+from .layout import lay_out, select
+from .trends import along, rank_correlations, trends
+
+
+def panels(records: Sequence[Record]) -> list[Panel]:
+    """One for each grid and learning rate, a line for each method, along σ²."""
+    grids, rates = (sorted({getattr(record.run, field) for record in records}) for field in ("rbf_grid", "alpha"))
+    return [
+        Panel(
+            f"grid of {grid}, α = {rate:g}",
+            "mean drift of target values",
+            ERROR,
+            _lines(select(records, rbf_grid=grid, alpha=rate)),
+            log_x=True,
+            log_y=True,
+        )
+        for grid, rate in product(grids, rates)
+    ]
+
+
+def _lines(records: Sequence[Record]) -> list[Series]:
+    layout = lay_out(records)
+    errors, drifts = layout.final(), layout.along("drift")
+    lines = []
+    for method in errors:
+        drift, error = (along(layout, values[method], "rbf_width") for values in (drifts, errors))
+        low, high = bootstrap(iqm, error, resamples=curves.RESAMPLES)
+        x = iqm(drift)
+        drawn = np.isfinite(x)  # a point whose runs diverged has no place on this axis
+        about = {"runs": error.size, "diverged": int(np.isinf(error).sum())}
+        lines.append(Series(method, *([*v[drawn]] for v in (x, iqm(error), low, high)), method=method, **about))
+    return lines
+
+
+def judge(records: Sequence[Record]) -> list[Verdict]:
+    layout = lay_out(records)
+    errors, drifts = layout.final(), layout.along("drift")
+    correlations = {
+        f"error of {name(method)} against its drift": rank_correlations(
+            along(layout, drifts[method], "rbf_width"), along(layout, errors[method], "rbf_width")
+        )
+        for method in ("momentum", "full", "diagonal")
+    }
+    return [conclude(8, trends(correlations), records, typical(drifts, "Mean drift"))]
+
+
+FIGURE = Figure(
+    name="fig7",
+    title="Error against the drift of target values",
+    claims=(8,),
+    settings=SETTINGS,
+    runs=KERNELS,
+    panels=panels,
+    judge=judge,
+)
