@@ -144,3 +144,7 @@ def _say(text: str) -> None:
 
 def _warn(text: str) -> None:
     _screen.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, get_args, get_type_hints
@@ -40,8 +40,10 @@ class Run:
 
     def __post_init__(self) -> None:
         """Equal runs must have equal ids, and 1 equals 1.0 but is written differently: fields take their own type."""
-        for name, kind in _KINDS.items():
-            object.__setattr__(self, name, _typed(name, kind, getattr(self, name)))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not f.default:
+                object.__setattr__(self, f.name, _typed(f.name, _KINDS[f.name], value))
 
     @cached_property
     def id(self) -> str:
@@ -51,8 +53,8 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         """The fields that were set to something else than their defaults."""
-        own = asdict(self)
-        return {f.name: own[f.name] for f in fields(self) if own[f.name] != f.default}
+        own = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}
+        return {name: value for name, (value, default) in own.items() if value != default}
 
 
 _KINDS = get_type_hints(Run)

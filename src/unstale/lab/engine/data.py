@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,14 @@ class Samples(NamedTuple):
     rows: Tensor
     reward: Tensor  # [..., k]
     discount: Tensor | None  # [..., k]
+
+    def parts(self, size: int) -> Iterator[tuple[slice, Samples]]:
+        """The same samples, at most ``size`` at a time."""
+        rows = self.rows.unflatten(-2, (-1, self.reward.shape[-1]))
+        for start in range(0, self.reward.shape[-1], size):
+            some = slice(start, start + size)
+            discount = None if self.discount is None else self.discount[..., some]
+            yield some, Samples(rows[..., some, :].flatten(-3, -2), self.reward[..., some], discount)
 
 
 class Feed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,11 +30,15 @@ def device_words(device: str) -> str:
 
 def check_device(device: str) -> str:
     """The device as torch spells it; a ``SweepError`` where there is none such."""
-    kind = device.split(":")[0]
-    if kind not in ("cpu", "cuda"):
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
         raise SweepError(f"unknown device {device!r}: choose cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise SweepError("no GPU was found: choose --device cpu, or install a build of torch with CUDA")
+    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+        raise SweepError(
+            f"there is no GPU {index}: they are numbered from 0, and there are {torch.cuda.device_count()}"
+        )
     return device
 
 
@@ -88,22 +93,24 @@ def _follow(workers: Sequence[Any], news: Any, progress: Progress) -> None:
 
 def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
     """A worker: takes batches until there are none. It does not outlive the process that started it."""
-    parent = os.getppid()
-
-    def progress(*told: float) -> None:
-        if os.getppid() != parent:
-            os._exit(1)
-        news.put(told)
-
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _prepare(device)
         store = Store(path)
         while (batch := tasks.get()) is not None:
-            _run_batch(batch, store, device, progress)
+            _run_batch(batch, store, device, lambda *told: news.put(told))
     except KeyboardInterrupt:
         pass
     except Exception as error:
         news.put(error)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot tell, and a worker that waits for the next batch would wait forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()  # returns at once if it is dead already
+    os._exit(1)
 
 
 def _prepare(device: str) -> None:
@@ -114,6 +121,8 @@ def _prepare(device: str) -> None:
 
 def _run_batch(batch: Sequence[Run], store: Store, device: str, progress: Progress) -> None:
     whole = sum(cost(run) for run in batch)
-    records = Training(batch, device).run(lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps)))
+    records = Training(batch, device).run(
+        lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps))
+    )
     store.add(records, provenance(device_words(device)))
     progress(len(batch), 0, 0.0)

@@ -24,6 +24,7 @@ from .network import Network, radial
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGED = 1e6
+CACHED = 1 << 17  # numbers
 MEASUREMENTS = 50  # along a run, besides the one before the first step
 
 
@@ -65,6 +66,9 @@ class Training:
         self.diverged_at = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
         if self.is_oracle:
             self.ages = torch.arange(horizon - 1, -1, -1, device=device).repeat_interleave(first.batch)
+            # A CPU is quick as long as what it works on stays in its cache.
+            room = CACHED // (len(runs) * first.width) // first.batch * first.batch
+            self.at_once = max(first.batch, room) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
         self.recent = Recent(self.theta, horizon) if first.measure else None
         self.value_sets = {
@@ -97,25 +101,39 @@ class Training:
     def step(self) -> None:
         """One step of every run, on the feed's present batch."""
         rows_before = self.network.rows_backward
-        samples = self.feed.recent() if self.is_oracle else self.feed.present()
-        inputs, residual = self._evaluate(samples)
-        slope, curvature = (x / self.runs[0].batch for x in squared(residual)[1:])
-        if self.is_oracle:  # every recent batch at today's parameters: one long batch, and nothing to correct
-            weight = torch.where(self.ages <= self.step_number, self.age_weight, 0.0)
-            momentum = self.network.gradient(self.theta, _states(inputs, residual), slope * weight).total
-            residual = residual[..., -self.runs[0].batch :]
-        else:
-            batch = self._batch(samples, inputs, slope, curvature)
-            mean_(self.mu, batch.semi_gradient(), self.decay)
-            momentum = self.mu
-            if self.correction is not None:
-                eta = self.correction.update(self.memory, batch, self.displacement, self.decay)
-                momentum = correct(self.mu, eta, self.method.trust).momentum
+        momentum, residual = self._oracle() if self.is_oracle else self._corrected()
         if self.recent is not None:
             self.recent.remember(self.theta, self.step_number)
         self._move(momentum, residual)
         self.feed.advance()
         self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
+
+    def _corrected(self) -> tuple[Tensor, Tensor]:
+        """The momentum to move by, and the residuals of the present batch."""
+        samples = self.feed.present()
+        inputs, residual = self._evaluate(samples)
+        slope, curvature = self._derivatives(residual)
+        batch = self._batch(samples, inputs, slope, curvature)
+        mean_(self.mu, batch.semi_gradient(), self.decay)
+        if self.correction is None:
+            return self.mu, residual
+        eta = self.correction.update(self.memory, batch, self.displacement, self.decay)
+        return correct(self.mu, eta, self.method.trust).momentum, residual
+
+    def _oracle(self) -> tuple[Tensor, Tensor]:
+        """Every recent batch at today's parameters: the gradient of one long batch, and nothing to correct."""
+        weight = torch.where(self.ages <= self.step_number, self.age_weight, 0.0)
+        momentum = torch.zeros_like(self.theta)
+        for some, samples in self.feed.recent().parts(self.at_once):
+            inputs, residual = self._evaluate(samples)
+            slope, _ = self._derivatives(residual)
+            momentum += self.network.gradient(self.theta, _states(inputs, slope), slope * weight[..., some]).total
+        return momentum, residual[..., -self.runs[0].batch :]
+
+    def _derivatives(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Slope and curvature of the mean loss of a batch."""
+        _, slope, curvature = squared(residual)
+        return slope / self.runs[0].batch, curvature / self.runs[0].batch
 
     def _evaluate(self, samples: Samples) -> tuple[list[Tensor], Tensor]:
         """What every layer saw, and the residuals ``[runs, k]``."""

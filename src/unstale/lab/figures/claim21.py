@@ -56,7 +56,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     learns = compared(errors, [("leaky_relu", activation) for activation in ("relu", *SMOOTH)])
     note = " ".join(
         [
-            "The first three are of 1 - cosine in the first tenth of the training of μ̂, the others of its final errors.",
+            "The first three are of 1 - cosine in the first tenth of training, the others of final errors, all of μ̂.",
             typical(unsteadiness, "1 - cosine early"),
             typical(disagreement(own, by=BY), "1 - cosine along training"),
             typical(errors, "Final errors"),

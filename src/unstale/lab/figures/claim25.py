@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..records import Record
-from .base import Figure, Outcome, Panel, Series, Verdict
+from .base import Figure, Panel, Series, Verdict
 from .grids import REPLAY
-from .judging import Part, conclude, name, number
+from .judging import Part, conclude, decided, name, number
 from .layout import select
 
 # A thousand steps at β 0.99: long enough that on a CPU, too, the full correction is kept as a matrix. Before that, and
@@ -61,28 +61,25 @@ def _kept(method: str, records: Sequence[Record]) -> Part:
     own = select(records, method=method)
     counts = ", ".join(f"{record.numbers_kept:,} for n = {record.parameters:,}" for record in own)
     exact = all(record.numbers_kept == of(record.parameters) for record in own)
-    return Part(f"{name(method)} keeps {formula} numbers: {counts}", _decided(exact))
+    return Part(f"{name(method)} keeps {formula} numbers: {counts}", decided(exact))
 
 
 def _passes(method: str, records: Sequence[Record]) -> Part:
     passes = max(record.backward_passes for record in select(records, method=method))
     allowed = 1 if method == "momentum" else PASSES
     fewer = "; gradients of samples give that of the batch, too" if 1 < passes < allowed else ""
-    return Part(f"{name(method)} needs {passes} backward passes of {allowed}{fewer}", _decided(passes <= allowed))
-
-
-def _decided(is_so: bool) -> Outcome:
-    return "holds" if is_so else "does not hold"
+    return Part(f"{name(method)} needs {passes} backward passes of {allowed}{fewer}", decided(passes <= allowed))
 
 
 def _times(records: Sequence[Record]) -> str:
     """Seconds relative to momentum's, by the number of parameters; they depend on the machine."""
     base = {record.run.width: record.seconds for record in select(records, method="momentum")}
-    told = [
-        f"{name(method)} {', '.join(_relative(record, base[record.run.width]) for record in select(records, method=method))}"
+    told = {
+        name(method): [_relative(record, base[record.run.width]) for record in select(records, method=method)]
         for method in ("diagonal", "full")
-    ]
-    return f"Time, as a multiple of momentum's: {'; '.join(told)}."
+    }
+    each = "; ".join(f"{who} {', '.join(multiples)}" for who, multiples in told.items())
+    return f"Time, as a multiple of momentum's: {each}."
 
 
 def _relative(record: Record, base: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..records import Record
 from ..statistics import Array, bootstrap, counted, divergence_rate, iqm
@@ -36,10 +37,10 @@ def mean(errors: Any) -> Any:
 NAMES: dict[Statistic, str] = {mean: "mean", iqm: "interquartile mean"}
 
 
-def banded(label: str, x: Sequence[float], values: Array, statistic: Statistic, **more: Any) -> Series:
+def banded(label: str, x: ArrayLike, values: Array, statistic: Statistic, **more: Any) -> Series:
     """One line through ``values [x, settings, seeds]``, with its 95 % band."""
     low, high = bootstrap(statistic, values, resamples=RESAMPLES)
-    return Series(label, list(map(float, x)), *map(_floats, (statistic(values), low, high)), **more)
+    return Series(label, _floats(x), _floats(statistic(values)), _floats(low), _floats(high), **more)
 
 
 def learning(
@@ -90,10 +91,9 @@ def divergence_panels(records: Sequence[Record], field: str, about: str = "") ->
     series = []
     for method, errors in layout.final().items():
         if np.isinf(errors).any():
-            shares = [divergence_rate(errors[of == value]) for value in values]
-            low, high = zip(*(ends for _, ends in shares), strict=True)
-            about = _about(layout, method, ("method",))
-            series.append(Series(method, _floats(values), [share for share, _ in shares], low, high, **about))
+            shares, ends = zip(*(divergence_rate(errors[of == value]) for value in values), strict=True)
+            low, high = zip(*ends, strict=True)
+            series.append(Series(method, _floats(values), shares, low, high, **_about(layout, method, ("method",))))
     panel = Panel(_titled(about, "diverged"), AXES[field], "share of runs", series, log_x=field in LOG_FIELDS)
     return [panel] if series else []
 

@@ -8,11 +8,10 @@ import numpy as np
 from scipy import stats
 
 from ..records import Record
-from ..statistics import Array, bootstrap, iqm
-from . import judging
+from ..statistics import Array, iqm
 from .base import Panel, Verdict
 from .curves import against_panel, divergence_panels, mean
-from .judging import FEWEST, SIGNIFICANT, Part, conclude, name, number, probability
+from .judging import SIGNIFICANT, Part, conclude, decided, interval_of, name, number, probability
 from .layout import lay_out
 from .trends import along, levels, rank_correlations, ratio
 
@@ -31,15 +30,13 @@ def verdict(claim: int, records: Sequence[Record], field: str, symbol: str) -> V
 
     def change(method: str) -> Part:
         gap = along(layout, ratio(errors["momentum"], errors[method]), field)
-        rho = rank_correlations(x, gap)
-        low, high = map(float, bootstrap(mean, rho, resamples=judging.RESAMPLES))
-        p = _friedman(gap)
+        rho, p = rank_correlations(x, gap), _friedman(gap)
+        effect, (low, high) = float(rho.mean()), interval_of(mean, rho)
         says = (
             f"the ratio of errors of μ and {name(method)} changes with {symbol}: Friedman {probability(p)}, mean rank "
-            f"correlation {number(float(rho.mean()))} [{number(low)}, {number(high)}]"
+            f"correlation {number(effect)} [{number(low)}, {number(high)}]"
         )
-        outcome = "inconclusive" if rho.size < FEWEST else "holds" if p < SIGNIFICANT else "does not hold"
-        return Part(says, outcome, float(rho.mean()), (low, high), p)  # type: ignore[arg-type]
+        return Part(says, decided(p < SIGNIFICANT, rho.size), effect, (low, high), p)
 
     described = [_described(method, along(layout, own, field), x.ravel(), symbol) for method, own in errors.items()]
     beside = [change(method).says for method in ("oracle", "diagonal")]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..records import Record
-from ..statistics import bootstrap, iqm
-from . import judging
 from .base import Figure, Verdict
 from .curves import overview
 from .grids import FIVE, FOUR, REPLAY, seeds
@@ -36,13 +34,11 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     }
     pairs = [(f"{name(method)} at the end", f"{name(method)} after a tenth") for method in FOUR]
     falling = [better(evidence) for evidence in compared(moments, pairs)]
-    left = [_left(method, curves[method][-1] / curves[method][0]) for method in FOUR]
+    left = [
+        below(f"what is left of the error of {name(method)}", curves[method][-1] / curves[method][0], LEFT)
+        for method in FOUR
+    ]
     return [conclude(18, [*falling, *left], records, typical(layout.final()))]
-
-
-def _left(method: str, share: judging.Array) -> judging.Part:
-    low, high = map(float, bootstrap(iqm, share, resamples=judging.RESAMPLES))
-    return below(f"what is left of the error of {name(method)}", float(iqm(share)), (low, high), LEFT)
 
 
 FIGURE = Figure(

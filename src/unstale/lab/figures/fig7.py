@@ -8,10 +8,9 @@ from itertools import product
 import numpy as np
 
 from ..records import Record
-from ..statistics import bootstrap, iqm
-from . import curves
+from ..statistics import iqm
 from .base import Figure, Panel, Series, Verdict
-from .curves import ERROR
+from .curves import ERROR, banded
 from .fig6 import SETTINGS
 from .grids import KERNELS
 from .judging import conclude, name, typical
@@ -41,11 +40,10 @@ def _lines(records: Sequence[Record]) -> list[Series]:
     lines = []
     for method in errors:
         drift, error = (along(layout, values[method], "rbf_width") for values in (drifts, errors))
-        low, high = bootstrap(iqm, error, resamples=curves.RESAMPLES)
         x = iqm(drift)
-        drawn = np.isfinite(x)  # a point whose runs diverged has no place on this axis
-        about = {"runs": error.size, "diverged": int(np.isinf(error).sum())}
-        lines.append(Series(method, *([*v[drawn]] for v in (x, iqm(error), low, high)), method=method, **about))
+        has_place = np.isfinite(x)  # which it has not on this axis where too many diverged
+        about = {"method": method, "runs": error.size, "diverged": int(np.isinf(error).sum())}
+        lines.append(banded(method, x[has_place], error[has_place], iqm, **about))
     return lines
 
 

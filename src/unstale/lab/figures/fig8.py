@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records import Record
-from ..statistics import bootstrap, iqm
-from . import judging
+from ..statistics import iqm
 from .agreement import KINDS, cosines, disagreement
 from .base import Figure, Panel, Verdict
 from .curves import ERROR, learning
@@ -42,9 +41,7 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     own = select(records, method="full")
-    first_half = disagreement(own, end=0.5)["full"]
-    low, high = map(float, bootstrap(iqm, first_half, resamples=judging.RESAMPLES))
-    close = below("1 - cosine of μ̂'s samples in the first half", float(iqm(first_half)), (low, high), CLOSE)
+    close = below("1 - cosine of μ̂'s samples in the first half", disagreement(own, end=0.5)["full"], CLOSE)
     quarters = {"the first quarter": disagreement(own, end=0.25)["full"], "the last": disagreement(own, 0.75)["full"]}
     [falling] = compared(quarters, [("the first quarter", "the last")])
     means = ", ".join(f"{kind} {number(1 - float(iqm(disagreement(own, kind=kind)['full'])))}" for kind in KINDS)

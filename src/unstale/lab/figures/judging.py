@@ -13,7 +13,7 @@ the paired one, corrected by Holm's method for the comparisons made beside it. D
 ``small``      holds when the interval of the difference lies within a bound, does not when it lies beyond.
 ``no_better``  does not hold when the paired p is below 0.05 and the error is lower by 5 % or more. Holds otherwise if
                the interval of the difference is above -10 %.
-``below``      a measured number with its interval against a bound: holds below it, does not hold above it.
+``below``      an interquartile mean against a bound: holds when its interval lies below, does not when above.
 
 With fewer than 6 pairs no paired test can reach 0.05, and every comparison is inconclusive. A claim of several parts
 holds if all parts do, does not if one does not, and is inconclusive otherwise.
@@ -21,14 +21,15 @@ holds if all parts do, does not if one does not, and is inconclusive otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .. import statistics
 from ..records import Record
-from ..statistics import Array, Comparison, best_setting, compare_all, counted, iqm
+from ..statistics import Array, Comparison, best_setting, bootstrap, compare_all, counted, iqm
 from .base import Outcome, Verdict
 
 RESAMPLES = statistics.RESAMPLES
@@ -76,6 +77,12 @@ def compared(errors: Mapping[str, Array], pairs: Iterable[tuple[str, str]]) -> l
 def _pooled_difference(a: Array, b: Array) -> float:
     a, b = counted(a, b)
     return float(a.mean() - b.mean())
+
+
+def interval_of(statistic: Callable[[Any], Any], values: Array) -> tuple[float, float]:
+    """The 95 % interval of a number that is no comparison."""
+    low, high = bootstrap(statistic, values, resamples=RESAMPLES)
+    return float(low), float(high)
 
 
 def differs(evidence: Evidence, threshold: float = SIGNIFICANT) -> Part:
@@ -131,10 +138,17 @@ def no_better(evidence: Evidence) -> Part:
     return _part(c, "is no better than", outcome)
 
 
-def below(what: str, value: float, interval: tuple[float, float], bound: float) -> Part:
+def below(what: str, values: Array, bound: float) -> Part:
+    """The interquartile mean of ``values [settings, seeds]`` is below the bound."""
+    value, interval = float(iqm(values)), interval_of(iqm, values)
     outcome: Outcome = "holds" if interval[1] <= bound else "does not hold" if interval[0] > bound else "inconclusive"
     ends = f"[{number(interval[0])}, {number(interval[1])}]"
     return Part(f"{what} is {number(value)} {ends}, against {number(bound)}", outcome, value, interval)
+
+
+def decided(is_so: bool, cases: int = FEWEST) -> Outcome:
+    """Yes or no, unless there are too few cases to say."""
+    return "inconclusive" if cases < FEWEST else "holds" if is_so else "does not hold"
 
 
 def all_of(outcomes: Iterable[Outcome]) -> Outcome:
@@ -147,14 +161,14 @@ def conclude(
 ) -> Verdict:
     """The parts together. Effect and p are those of the part that decided: the first that failed, or else the first."""
     outcome = all_of(part.outcome for part in parts)
-    decided = next(part for part in parts if part.outcome == outcome)
+    telling = next(part for part in parts if part.outcome == outcome)
     return Verdict(
         claim,
         outcome,
         " ".join(filter(None, [_parts_in_words(parts), note])),
-        effect=decided.effect,
-        interval=decided.interval,
-        p=decided.p,
+        effect=telling.effect,
+        interval=telling.interval,
+        p=telling.p,
         runs=len(records),
         diverged=sum(record.diverged_at is not None for record in records),
         reading=reading,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -64,19 +64,20 @@ class Layout:
 
 def lay_out(records: Sequence[Record], by: Fields = ("method",)) -> Layout:
     """Records as lines told apart ``by`` these fields. Every line must have every setting with every seed."""
-    blank = {"seed": 0} | {name: getattr(Run, name) for name in by}
-    found: dict[Line, dict[tuple[Run, int], Record]] = {}
+    shared = [field.name for field in fields(Run) if field.name not in (*by, "seed")]
+    found: dict[Line, dict[tuple[Any, int], Record]] = {}
     for record in records:
-        values = tuple(getattr(record.run, name) for name in by)
+        run = record.run
+        values = tuple(getattr(run, name) for name in by)
         line = values[0] if len(values) == 1 else values
-        found.setdefault(line, {})[replace(record.run, **blank), record.run.seed] = record
+        found.setdefault(line, {})[tuple(getattr(run, name) for name in shared), run.seed] = record
     places = list(dict.fromkeys(place for line in found.values() for place in line))
     settings, seeds = (list(dict.fromkeys(column)) for column in zip(*places, strict=True))
     for line, own in found.items():
         if len(own) != len(settings) * len(seeds):
             raise ValueError(f"{line} has {len(own)} runs of {len(settings) * len(seeds)}: lines must be paired")
     return Layout(
-        settings,
+        [Run(**dict(zip(shared, setting, strict=True))) for setting in settings],
         np.asarray(records[0].at, dtype=float),
         {line: [[own[setting, seed] for seed in seeds] for setting in settings] for line, own in found.items()},
     )

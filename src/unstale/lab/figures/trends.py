@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..statistics import Array, bootstrap, counted
-from . import judging
+from ..statistics import Array, counted, holm
 from .curves import mean
-from .judging import FEWEST, SIGNIFICANT, Part, number, probability
+from .judging import SIGNIFICANT, Part, decided, interval_of, number, probability
 from .layout import Layout
 
 
@@ -47,12 +44,12 @@ def rank_correlations(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def trends(correlations: dict[str, Array]) -> list[Part]:
-    """For each, whether the correlations ``[settings, seeds]`` are positive: their mean, its interval, and a signed-rank
-    test against none, corrected by Holm's method.
+    """Whether correlations ``[settings, seeds]`` are positive: their mean, its interval, and a signed-rank test
+    against none, corrected by Holm's method for their number.
 
     Holds when they are, at p < 0.05; does not hold otherwise; inconclusive with fewer than 6 of them.
     """
-    corrected = judging.statistics.holm([_signed_rank(rho) for rho in correlations.values()])
+    corrected = holm([_signed_rank(rho) for rho in correlations.values()])
     return [_trend(what, rho, p) for (what, rho), p in zip(correlations.items(), corrected, strict=True)]
 
 
@@ -61,12 +58,6 @@ def _signed_rank(rho: Array) -> float:
 
 
 def _trend(what: str, rho: Array, p: float) -> Part:
-    low, high = map(float, bootstrap(mean, rho, resamples=judging.RESAMPLES))
-    effect = float(rho.mean())
+    effect, (low, high) = float(rho.mean()), interval_of(mean, rho)
     says = f"{what}: mean rank correlation {number(effect)} [{number(low)}, {number(high)}], {probability(p)}"
-    decided = "holds" if p < SIGNIFICANT and effect > 0 else "does not hold"
-    return Part(says, "inconclusive" if rho.size < FEWEST else decided, effect, (low, high), p)  # type: ignore[arg-type]
-
-
-def levels_in_words(values: Sequence[float], errors: Sequence[float]) -> str:
-    return ", ".join(f"{number(error)} at {value:g}" for value, error in zip(values, errors, strict=True))
+    return Part(says, decided(p < SIGNIFICANT and effect > 0, rho.size), effect, (low, high), p)
