@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -373,11 +374,11 @@ def test_a_disk_that_cannot_be_written_is_one_line_and_no_harm(store, monkeypatc
     assert store.check() == 1
 
 
-@pytest.mark.parametrize("owner, name", [(Path, "mkdir"), (Path, "open"), (Path, "write_bytes")])
+@pytest.mark.parametrize("step", ["mkdir", "open"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_cannot_be_written_is_known_before_anything_is_computed(store, monkeypatch, owner, name, code):
+def test_a_disk_that_cannot_be_written_is_known_before_anything_is_computed(store, monkeypatch, step, code):
     kept = store.add([record(0)], HERE)
-    fail(monkeypatch, owner, name, code)
+    fail(monkeypatch, Path, step, code)
     with pytest.raises(StoreError) as error:
         store.require_writable()
     monkeypatch.undo()
@@ -409,14 +410,25 @@ def test_a_store_below_a_file_is_known_at_once(tmp_path):
         Store(tmp_path / "file" / "store").require_writable()
 
 
-def test_a_write_that_stops_half_way_leaves_nothing(store):
+@contextlib.contextmanager
+def no_file_beyond(size):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
-        with pytest.raises(StoreError, match=r"cannot write .*: File too large"):
-            store.add([record(0)], HERE)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_write_that_stops_half_way_leaves_nothing(store):
+    with no_file_beyond(1000), pytest.raises(StoreError, match=r"cannot write .*: File too large"):
+        store.add([record(0)], HERE)
+    assert os.listdir(store.path) == []
+
+
+def test_a_disk_on_which_files_stay_empty_is_known_at_once(store):
+    with no_file_beyond(0), pytest.raises(StoreError, match=r"cannot write .*: File too large"):
+        store.require_writable()
     assert os.listdir(store.path) == []
 
 

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 import webbrowser
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -120,7 +121,13 @@ def train_expert(problem: Positional[str], /, path: Path | None = None, seed: in
         print(f"{name:10} {value}")
 
 
-COMMANDS = {"list": list_, "reproduce": reproduce, "report": report, "show": show, "train-expert": train_expert}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": list_,
+    "reproduce": reproduce,
+    "report": report,
+    "show": show,
+    "train-expert": train_expert,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 class Bar:
-    """Moves by what runs cost, not by how many are done: a run of a wide network takes a thousand times a small one's."""
+    """Moves by what runs cost, not by how many are done: one of a wide network takes a thousand times a small one's."""
 
     def __init__(self, console: Console, runs: int, cost: float) -> None:
         self._runs = runs

@@ -61,6 +61,7 @@ def fresh_summaries(store: Store, before: Sequence[Summary]) -> list[Summary]:
     """A summary of every figure that the store has whole, and those of ``before`` that are of a larger scale or have no
     runs here."""
     kept = {summary.name: summary for summary in before}
+    store.check()  # a file may be damaged where no id is, and a figure is drawn of all its runs or not at all
     have = store.ids()
     for figure in FIGURES.values():
         scale = largest_scale(figure, have)

@@ -84,7 +84,8 @@ class Store:
         with self._writing():
             probe = _temporary(self.path / "batch-probe")
             try:
-                probe.write_bytes(b"a disk may be full")
+                with probe.open("xb") as file:
+                    file.write(b"a full disk makes files, and fills none")
             finally:
                 probe.unlink(missing_ok=True)
 

@@ -14,7 +14,7 @@ from ..experiment import Run, unique
 from . import methods
 from .training import network_of
 
-# What one batch may weigh. Small batches on a CPU stay in its cache and lose little when killed; a GPU wants them large.
+# What one batch may weigh. Small ones on a CPU stay in its cache and lose little when killed; a GPU wants them large.
 LIMITS = {"cpu": 4e8, "cuda": 1e11}  # multiply-adds a step
 
 

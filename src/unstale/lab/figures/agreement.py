@@ -21,7 +21,7 @@ KINDS = {
 
 
 def cosines(records: Sequence[Record], kind: str = "samples", by: Fields = ("method",)) -> list[Series]:
-    """The mean cosine along training, a diverged run counting as the worst there is at that step."""
+    """The mean cosine along training, a diverged run counting as the worst that there is."""
     return [_cosine(series) for series in learning(_disagreeing(records, kind), curve=kind, by=by)]
 
 

@@ -12,6 +12,17 @@ from ..statistics import Comparison as Comparison
 
 Outcome = Literal["holds", "does not hold", "inconclusive", "not run"]
 
+# In the order in which they are drawn and told, as the paper writes them.
+METHODS = {
+    "momentum": "μ",
+    "oracle": "μ*",
+    "full": "μ̂",
+    "diagonal": "μ̂ diag",
+    "default": "unstale's default",
+    "frozen": "frozen targets",
+    "second_order": "μ̂ with second derivatives",
+}
+
 
 @dataclass(frozen=True)
 class Series:

@@ -1,7 +1,8 @@
 """From records to panels: learning curves, errors against a hyper-parameter, shares of diverged runs.
 
-Means are the paper's; in them a diverged run counts, at every step, as the largest error of any line there. The
-interquartile mean needs no such number: it is infinite, and its line ends, once more than a quarter have diverged.
+Means are the paper's; in them a diverged run counts, from there on, as the largest error of any line of the panel: a
+mean never falls because a run diverged. The interquartile mean needs no such number: it is infinite, and its line ends,
+once more than a quarter have diverged.
 """
 
 from __future__ import annotations
@@ -108,8 +109,7 @@ def _as_seen_by(statistic: Statistic, lines: dict[Line, Array]) -> dict[Line, Ar
     number."""
     if statistic is not mean:
         return lines
-    steps = [counted(*step) for step in zip(*lines.values(), strict=True)]
-    return {line: np.stack(column) for line, column in zip(lines, zip(*steps, strict=True), strict=True)}
+    return dict(zip(lines, counted(*lines.values()), strict=True))
 
 
 def _about(layout: Layout, line: Line, by: Fields) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def panels(records: Sequence[Record], field: str) -> list[Panel]:
 
 def verdict(claim: int, records: Sequence[Record], field: str, symbol: str) -> Verdict:
     """That methods depend on the field in different ways is taken to hold if the ratio of the errors of μ and μ̂ is
-    not the same at all its values: Friedman's test, values within settings and seeds, p < 0.05. How μ* and μ̂ diag do
+    not the same at all its values: Friedman's test over seeds, p < 0.05. How μ* and μ̂ diag do
     is told beside it."""
     layout = lay_out(records)
     errors = layout.final()
@@ -36,7 +36,7 @@ def verdict(claim: int, records: Sequence[Record], field: str, symbol: str) -> V
             f"the ratio of errors of μ and {name(method)} changes with {symbol}: Friedman {probability(p)}, mean rank "
             f"correlation {number(effect)} [{number(low)}, {number(high)}]"
         )
-        return Part(says, decided(p < SIGNIFICANT, rho.size), effect, (low, high), p)
+        return Part(says, decided(p < SIGNIFICANT, rho.shape[1]), effect, (low, high), p)
 
     described = [_described(method, along(layout, own, field), x.ravel(), symbol) for method, own in errors.items()]
     beside = [change(method).says for method in ("oracle", "diagonal")]
@@ -44,8 +44,8 @@ def verdict(claim: int, records: Sequence[Record], field: str, symbol: str) -> V
 
 
 def _friedman(gap: Array) -> float:
-    """The p of no difference between levels, ``[levels, settings, seeds]``."""
-    rows = gap.reshape(len(gap), -1)
+    """The p of no difference between the levels of ratios ``[levels, settings, seeds]``, each seed being one case."""
+    rows = np.log(gap).mean(1)
     return float(stats.friedmanchisquare(*rows).pvalue) if (rows != rows[0]).any() else 1.0
 
 

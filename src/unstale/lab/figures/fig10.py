@@ -49,7 +49,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             f"Median ratios: {', '.join(f'{where} {np.median(gap):.3g}' for where, gap in gaps.items())}.",
         ]
     )
-    return [conclude(14, [better(hurt), better(wider)], records, note)]
+    return [conclude(14, [better(hurt), better(wider, relation="is below")], records, note)]
 
 
 FIGURE = Figure(

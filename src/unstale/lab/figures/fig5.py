@@ -41,7 +41,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         for method, drift in lay_out(own).along("drift").items()
     }
     pairs = [(f"RBF, {name(method)}", f"MLP, {name(method)}") for method in FOUR]
-    parts = [better(evidence, least=FIFTH) for evidence in compared(drifts, pairs)]
+    parts = [better(evidence, least=FIFTH, relation="is below") for evidence in compared(drifts, pairs)]
     return [conclude(5, parts, records, typical(drifts, "Mean drift along training"))]
 
 

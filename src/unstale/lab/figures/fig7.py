@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +43,11 @@ def _lines(records: Sequence[Record]) -> list[Series]:
         drift, error = (along(layout, values[method], "rbf_width") for values in (drifts, errors))
         x = iqm(drift)
         has_place = np.isfinite(x)  # which it has not on this axis where too many diverged
-        about = {"method": method, "runs": error.size, "diverged": int(np.isinf(error).sum())}
-        lines.append(banded(method, x[has_place], error[has_place], iqm, **about))
+        about: dict[str, Any] = {"method": method, "runs": error.size, "diverged": int(np.isinf(error).sum())}
+        if has_place.any():
+            lines.append(banded(method, x[has_place], error[has_place], iqm, **about))
+        else:  # still named, with its divergences
+            lines.append(Series(method, [], [], **about))
     return lines
 
 

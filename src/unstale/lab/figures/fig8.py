@@ -45,8 +45,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     quarters = {"the first quarter": disagreement(own, end=0.25)["full"], "the last": disagreement(own, 0.75)["full"]}
     [falling] = compared(quarters, [("the first quarter", "the last")])
     means = ", ".join(f"{kind} {number(1 - float(iqm(disagreement(own, kind=kind)['full'])))}" for kind in KINDS)
-    note = f"The second comparison is of 1 - cosine. Mean cosines along the training of μ̂: {means}."
-    return [conclude(9, [close, better(falling)], own, note)]
+    note = f"All of 1 - cosine. Mean cosines along the training of μ̂: {means}."
+    return [conclude(9, [close, better(falling, relation="is below")], own, note)]
 
 
 FIGURE = Figure(

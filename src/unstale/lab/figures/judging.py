@@ -15,7 +15,7 @@ the paired one, corrected by Holm's method for the comparisons made beside it. D
                the interval of the difference is above -10 %.
 ``below``      an interquartile mean against a bound: holds when its interval lies below, does not when above.
 
-With fewer than 6 pairs no paired test can reach 0.05, and every comparison is inconclusive. A claim of several parts
+With fewer than 5 seeds, which are what is independent, every comparison is inconclusive. A claim of several parts
 holds if all parts do, does not if one does not, and is inconclusive otherwise.
 """
 
@@ -30,30 +30,21 @@ import numpy as np
 from .. import statistics
 from ..records import Record
 from ..statistics import Array, Comparison, best_setting, bootstrap, compare_all, counted, iqm
-from .base import Outcome, Verdict
+from .base import METHODS, Outcome, Verdict
 
 RESAMPLES = statistics.RESAMPLES
 SIGNIFICANT = 0.05
-FEWEST = 6  # pairs: 2 / 2⁶ is the first below 0.05
+FEWEST = 5  # seeds
 NEGLIGIBLE, EQUIVALENT = 0.05, 0.1  # relative differences
-
-METHODS = {
-    "momentum": "μ",
-    "oracle": "μ*",
-    "full": "μ̂",
-    "diagonal": "μ̂ diag",
-    "default": "unstale's default",
-    "frozen": "frozen targets",
-    "second_order": "μ̂ with second derivatives",
-}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A comparison, and by how much the pooled mean of ``a`` is above that of ``b``, as Welch's test sees them."""
+    """A comparison, and what else a rule needs."""
 
     comparison: Comparison
-    pooled: float
+    pooled: float  # by how much the mean of ``a`` is above that of ``b``, as Welch's test sees them
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ class Part:
 def compared(errors: Mapping[str, Array], pairs: Iterable[tuple[str, str]]) -> list[Evidence]:
     """The evidence about each pair, with Holm's correction over all of them."""
     comparisons = compare_all(errors, list(pairs), resamples=RESAMPLES)
-    return [Evidence(c, _pooled_difference(errors[c.a], errors[c.b])) for c in comparisons]
+    return [Evidence(c, _pooled_difference(errors[c.a], errors[c.b]), errors[c.a].shape[1]) for c in comparisons]
 
 
 def _pooled_difference(a: Array, b: Array) -> float:
@@ -92,10 +83,12 @@ def differs(evidence: Evidence, threshold: float = SIGNIFICANT) -> Part:
         outcome = "holds"
     elif c.p_welch >= SIGNIFICANT and c.p_holm >= SIGNIFICANT:
         outcome = "does not hold"
-    return _part(c, "differs from", outcome)
+    return _part(evidence, "differs from", outcome)
 
 
-def better(evidence: Evidence, threshold: float = SIGNIFICANT, least: float = 0.0) -> Part:
+def better(
+    evidence: Evidence, threshold: float = SIGNIFICANT, least: float = 0.0, relation: str = "is better than"
+) -> Part:
     """``least``: by how much of the error of ``b``, if a size is claimed."""
     c = evidence.comparison
     outcome = differs(evidence, threshold).outcome
@@ -104,7 +97,7 @@ def better(evidence: Evidence, threshold: float = SIGNIFICANT, least: float = 0.
     elif outcome == "holds" and not (c.effect < 0 and c.effect <= -least and evidence.pooled < 0):
         outcome = "inconclusive"
     size = f" by {100 * least:.0f} % or more" if least else ""
-    return _part(c, "is better than", outcome, size)
+    return _part(evidence, relation, outcome, size)
 
 
 def same(evidence: Evidence) -> Part:
@@ -114,7 +107,7 @@ def same(evidence: Evidence) -> Part:
         outcome = "does not hold"
     elif c.p_welch > 0.1 and max(map(abs, c.interval)) <= EQUIVALENT:
         outcome = "holds"
-    return _part(c, "does not differ from", outcome)
+    return _part(evidence, "does not differ from", outcome)
 
 
 def small(evidence: Evidence, bound: float) -> Part:
@@ -125,7 +118,7 @@ def small(evidence: Evidence, bound: float) -> Part:
         outcome = "holds"
     elif low > bound or high < -bound:
         outcome = "does not hold"
-    return _part(c, "is close to", outcome, f" (within {100 * bound:.0f} %)")
+    return _part(evidence, "is close to", outcome, f" (within {100 * bound:.0f} %)")
 
 
 def no_better(evidence: Evidence) -> Part:
@@ -135,20 +128,21 @@ def no_better(evidence: Evidence) -> Part:
         outcome = "does not hold"
     elif c.interval[0] > -EQUIVALENT:
         outcome = "holds"
-    return _part(c, "is no better than", outcome)
+    return _part(evidence, "is no better than", outcome)
 
 
 def below(what: str, values: Array, bound: float) -> Part:
     """The interquartile mean of ``values [settings, seeds]`` is below the bound."""
     value, interval = float(iqm(values)), interval_of(iqm, values)
-    outcome: Outcome = "holds" if interval[1] <= bound else "does not hold" if interval[0] > bound else "inconclusive"
+    between = interval[0] <= bound < interval[1]
+    outcome = "inconclusive" if between else decided(interval[1] <= bound, values.shape[1])
     ends = f"[{number(interval[0])}, {number(interval[1])}]"
     return Part(f"{what} is {number(value)} {ends}, against {number(bound)}", outcome, value, interval)
 
 
-def decided(is_so: bool, cases: int = FEWEST) -> Outcome:
-    """Yes or no, unless there are too few cases to say."""
-    return "inconclusive" if cases < FEWEST else "holds" if is_so else "does not hold"
+def decided(is_so: bool, seeds: int = FEWEST) -> Outcome:
+    """Yes or no, unless there are too few seeds to say."""
+    return "inconclusive" if seeds < FEWEST else "holds" if is_so else "does not hold"
 
 
 def all_of(outcomes: Iterable[Outcome]) -> Outcome:
@@ -176,8 +170,9 @@ def conclude(
     )
 
 
-def _part(c: Comparison, relation: str, outcome: Outcome, more: str = "") -> Part:
-    if c.pairs < FEWEST:
+def _part(evidence: Evidence, relation: str, outcome: Outcome, more: str = "") -> Part:
+    c = evidence.comparison
+    if evidence.seeds < FEWEST:
         outcome = "inconclusive"
     says = (
         f"{name(c.a)} {relation} {name(c.b)}{more}: {percent(c.effect)} [{percent(c.interval[0])}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from ..experiment import Run
 from ..records import Record
 from ..statistics import Array
+from .base import METHODS
 
-Line = Hashable  # what tells lines apart: the value of a field of ``Run``, or several fields' as a tuple
+Line = Any  # hashable; what tells lines apart: the value of a field of ``Run``, or several fields' as a tuple
 Fields = tuple[str, ...]
 
 
@@ -71,13 +72,23 @@ def lay_out(records: Sequence[Record], by: Fields = ("method",)) -> Layout:
         values = tuple(getattr(run, name) for name in by)
         line = values[0] if len(values) == 1 else values
         found.setdefault(line, {})[tuple(getattr(run, name) for name in shared), run.seed] = record
-    places = list(dict.fromkeys(place for line in found.values() for place in line))
-    settings, seeds = (list(dict.fromkeys(column)) for column in zip(*places, strict=True))
+    places = {place for line in found.values() for place in line}
+    # Sorted, so that nothing depends on the order in which runs were made.
+    settings, seeds = (sorted(set(column)) for column in zip(*places, strict=True))
     for line, own in found.items():
         if len(own) != len(settings) * len(seeds):
             raise ValueError(f"{line} has {len(own)} runs of {len(settings) * len(seeds)}: lines must be paired")
     return Layout(
         [Run(**dict(zip(shared, setting, strict=True))) for setting in settings],
         np.asarray(records[0].at, dtype=float),
-        {line: [[own[setting, seed] for seed in seeds] for setting in settings] for line, own in found.items()},
+        {
+            line: [[own[setting, seed] for seed in seeds] for setting in settings]
+            for line, own in sorted(found.items(), key=_place)
+        },
     )
+
+
+def _place(named: tuple[Line, Any]) -> tuple[int, Line]:
+    """Where in the order of lines one is: methods as ``METHODS`` has them, others by their values."""
+    line, _ = named
+    return list(METHODS).index(line) if line in METHODS else 0, line

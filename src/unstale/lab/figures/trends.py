@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..statistics import Array, counted, holm
+from ..statistics import Array, counted, holm, paired
 from .curves import mean
 from .judging import SIGNIFICANT, Part, decided, interval_of, number, probability
 from .layout import Layout
@@ -44,20 +44,21 @@ def rank_correlations(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def trends(correlations: dict[str, Array]) -> list[Part]:
-    """Whether correlations ``[settings, seeds]`` are positive: their mean, its interval, and a signed-rank test
-    against none, corrected by Holm's method for their number.
+    """Whether correlations ``[settings, seeds]`` are positive: their mean, its interval, and a test against none,
+    corrected by Holm's method for their number.
 
-    Holds when they are, at p < 0.05; does not hold otherwise; inconclusive with fewer than 6 of them.
+    Holds when they are, at p < 0.05; does not hold otherwise; inconclusive with fewer than 5 seeds.
     """
-    corrected = holm([_signed_rank(rho) for rho in correlations.values()])
+    corrected = holm([against_none(rho) for rho in correlations.values()])
     return [_trend(what, rho, p) for (what, rho), p in zip(correlations.items(), corrected, strict=True)]
 
 
-def _signed_rank(rho: Array) -> float:
-    return float(stats.wilcoxon(rho.ravel(), zero_method="pratt").pvalue) if rho.any() else 1.0
+def against_none(numbers: Array) -> float:
+    """The p of a mean of 0, over seeds: the test that ``paired`` makes of log ratios."""
+    return paired(np.exp(numbers), np.ones_like(numbers))
 
 
 def _trend(what: str, rho: Array, p: float) -> Part:
     effect, (low, high) = float(rho.mean()), interval_of(mean, rho)
     says = f"{what}: mean rank correlation {number(effect)} [{number(low)}, {number(high)}], {probability(p)}"
-    return Part(says, decided(p < SIGNIFICANT and effect > 0, rho.size), effect, (low, high), p)
+    return Part(says, decided(p < SIGNIFICANT and effect > 0, rho.shape[1]), effect, (low, high), p)

@@ -1,0 +1,422 @@
+"""Figures, fed with records whose truth is known: grids are the paper's, panels show what was put in, judges find
+it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unstale.lab.experiment import SCALES, Run
+from unstale.lab.figures import FIGURES, curves, find, judging
+from unstale.lab.figures.curves import divergence_panels, learning, mean
+from unstale.lab.figures.judging import Evidence, Part, all_of, better, conclude, differs, no_better, same, small
+from unstale.lab.figures.layout import lay_out, select, without
+from unstale.lab.figures.trends import rank_correlations
+from unstale.lab.records import Record
+from unstale.lab.statistics import Comparison, iqm
+
+inf = math.inf
+FLOORS = {"momentum": 0.06, "oracle": 0.035, "full": 0.04, "diagonal": 0.05, "default": 0.038}
+Truth = Callable[[Run], float]
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    monkeypatch.setattr(curves, "RESAMPLES", 40)
+    monkeypatch.setattr(judging, "RESAMPLES", 200)
+
+
+def floor(run: Run) -> float:
+    return FLOORS.get(run.method, 0.06)
+
+
+def noise(run: Run, name: str, size: float = 0.02) -> float:
+    """A factor that methods of one seed and setting have in common, and a smaller one of a run's own."""
+    common = random.Random(f"{replace(run, method='momentum', corrected_layers=())} {name}")
+    return math.exp(common.gauss(0, 5 * size) + random.Random(f"{run.id} {name}").gauss(0, size))
+
+
+def record(run: Run, error: float, drift: float = 0.01, early: float = 0.98, late: float = 0.8, **counts) -> Record:
+    """A run that ends with that error, or diverges half-way if it is infinite."""
+    at = np.linspace(0, run.steps, 51).round()
+    way = at / run.steps
+    end = error if math.isfinite(error) else 1.0
+    own = {
+        "evaluation": 2.5 * (end / 2.5) ** np.minimum(1, 2 * way) * noise(run, "evaluation"),
+        "drift": drift * np.minimum(1, 50 * way) * noise(run, "drift"),
+        "agreement": 1 - (1 - early + (early - late) * way) * noise(run, "agreement"),
+    }
+    own |= {"training": own["evaluation"], "agreement of batches": own["agreement"]}
+    own["agreement if uncorrected"] = own["agreement"] - 0.1
+    if not math.isfinite(error):
+        own = {name: np.where(way > 0.5, inf, curve) for name, curve in own.items()}
+    told = {"parameters": 177, "numbers_kept": 177, "backward_passes": 1, "seconds": 1.0} | counts
+    return Record(run, at, own, None if math.isfinite(error) else run.steps // 2, **told)
+
+
+def records(name: str, error: Truth = floor, scale: str = "quick", **more: Callable[[Run], float]) -> list[Record]:
+    return [
+        record(run, error(run), **{key: value(run) for key, value in more.items()}) for run in find(name).runs(scale)
+    ]
+
+
+def outcomes(name: str, error: Truth = floor, **more: Callable[[Run], float]) -> list[str]:
+    return [verdict.outcome for verdict in find(name).judge(records(name, error, **more))]
+
+
+def cost(passes: int = 2) -> dict[str, Callable[[Run], float]]:
+    kept = {"momentum": 177, "diagonal": 3 * 177, "full": 2 * 177 + 177**2}
+    return {
+        "numbers_kept": lambda run: kept[run.method],
+        "backward_passes": lambda run: 1 if run.method == "momentum" else passes,
+    }
+
+
+# Grids.
+
+
+def test_the_registry_is_in_natural_order():
+    numbers = [3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 18, 19]
+    assert list(FIGURES) == ["fig1", *(f"fig{n}" for n in numbers), "claim20", "claim21", "claim24", "claim25"]
+    judged = [claim for figure in FIGURES.values() for claim in figure.claims]
+    assert sorted(judged) == [1, 3, 4, 5, 6, 7, 8, 9, 10, 12, *range(14, 22), 24, 25]
+
+
+def test_an_unknown_figure_suggests_the_nearest():
+    with pytest.raises(ValueError, match="unknown figure 'fgi3': did you mean fig3"):
+        find("fgi3")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_run_is_asked_for_twice(name, scale):
+    runs = find(name).runs(scale)
+    assert len({run.id for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("fig10", "fig13", "fig14", "fig15")])
+def test_methods_are_paired(name, scale):
+    cases = {method: set() for method in {run.method for run in find(name).runs(scale)}}
+    for run in find(name).runs(scale):
+        cases[run.method].add(replace(run, method="momentum"))
+    assert len(cases) > 1 and len(set(map(frozenset, cases.values()))) == 1
+
+
+@pytest.mark.parametrize(
+    "name, choices, count",
+    [
+        ("fig1", {"method": ["momentum", "oracle", "full"], "damped": True}, 3 * 36 * 10),
+        ("fig3", {"method": ["momentum", "oracle", "full", "diagonal"]}, 2160),
+        ("fig4", {"method": ["momentum", "oracle", "full", "diagonal"], "damped": True}, 4 * 6 * 50),
+        ("fig5", {}, 2 * 4 * 10),
+        ("fig6", {"method": ["momentum", "full"]}, 2 * 10 * 4 * 10),
+        ("fig8", {"method": "full"}, 40),
+        ("fig10", {"method": "momentum", "problem": "mountain_car"}, 4 * 18 * 20),
+        ("fig11", {"method": "momentum"}, 7 * 9 * 10),
+        ("fig12", {"method": "momentum"}, 8 * 10),
+        ("fig13", {}, (3 + 2 * 8) * 20),
+        ("fig14", {"n_step": 5, "method": ["momentum", "oracle", "full", "diagonal"]}, 2160),
+        ("fig15", {"n_step": 3, "method": ["momentum", "oracle", "full", "diagonal"]}, 2160),
+        ("fig16", {"method": "frozen"}, 540),
+        ("fig18", {"steps": 50_000, "method": "full"}, 540),
+        ("fig19", {"method": "full"}, 6 * 18 * 10),
+        ("claim20", {"method": "second_order"}, 40),
+        ("claim21", {"method": "full"}, 5 * 2 * 10),
+        ("claim24", {"precision": "float64"}, 12),
+        ("claim25", {}, 9),
+    ],
+)
+def test_paper_scale_is_the_paper_s(name, choices, count):
+    bare = [Record(run, np.zeros(1), {}, None, 0, 0, 0, 0.0) for run in find(name).runs("paper")]
+    assert len(select(bare, **choices)) == count
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_smaller_scales_are_small(name):
+    quick, smoke = find(name).runs("quick"), find(name).runs("smoke")
+    assert len(quick) <= 600 and max(run.steps for run in quick) <= 20_000
+    assert len(smoke) <= 80 and max(run.steps for run in smoke) <= 60
+    assert (
+        {run.method for run in smoke} == {run.method for run in quick} == {r.method for r in find(name).runs("paper")}
+    )
+    assert all(run.width <= 8 or run.layers == 1 for run in smoke)
+
+
+def test_figure_3_shares_its_runs():
+    wanted = {scale: {run.id for run in find("fig3").runs(scale)} for scale in SCALES}
+    assert all(wanted[scale] <= {run.id for run in find("fig16").runs(scale)} for scale in SCALES)
+    assert len(wanted["quick"]) == 300
+
+
+# Panels.
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_panels_have_finite_lines_that_fit_their_bands(name):
+    more = cost() if name == "claim25" else {}
+    panels = find(name).panels(records(name, scale="smoke", **more))
+    assert 2 <= len(panels) <= 6
+    for panel in panels:
+        assert panel.title and panel.x_label and panel.y_label and panel.series
+        for series in panel.series:
+            x, y = np.asarray(series.x), np.asarray(series.y)
+            assert len(x) == len(y) > 0 and np.isfinite(x).all() and np.isfinite(y).all()
+            assert not panel.log_x or (x > 0).all()
+            assert not panel.log_y or (y > 0).all()
+            if series.low:
+                assert len(series.low) == len(series.high) == len(x)
+                assert (np.asarray(series.low) <= y + 1e-12).all() and (y <= np.asarray(series.high) + 1e-12).all()
+
+
+def test_a_mean_counts_a_diverged_run_as_the_largest_error_of_any_line():
+    runs = [Run(method=method, seed=seed) for method in ("momentum", "full") for seed in range(8)]
+    ends = {run: inf if run.method == "full" and run.seed < 4 else 1.0 for run in runs}
+    ends[runs[0]] = 9.0
+    own = [replace(record(run, 1.0), curves={"evaluation": np.array([2.0, ends[run]])}, at=[0, 1]) for run in runs]
+    momentum, full = learning(own, mean)
+    assert momentum.y == [2, 2] and full.y == [2, (4 * 9 + 4 * 1) / 8]
+    assert learning(own, iqm)[1].y == [2, inf]  # where half of them diverged
+
+
+def test_a_mean_does_not_fall_because_a_run_diverged():
+    own = records("fig3", lambda run: inf if run.method == "full" and run.alpha == 0.5 else floor(run), scale="smoke")
+    line = next(series for series in learning(own, mean) if series.method == "full")
+    assert line.diverged == 2 and line.y[-1] > 1 > line.y[25]  # half-way
+
+
+def test_divergences_are_drawn_where_there_are_any():
+    assert divergence_panels(records("fig3", scale="smoke"), "alpha") == []
+    own = records("fig3", lambda run: inf if run.method == "full" and run.alpha == 0.5 else floor(run), scale="smoke")
+    own = [replace(r, diverged_at=None if np.isfinite(r.curves["evaluation"][-1]) else 25) for r in own]
+    [panel] = divergence_panels(own, "alpha")
+    [series] = panel.series
+    assert (series.method, list(series.x), list(series.y)) == ("full", [0.1, 0.5], [0, 1])
+    assert (series.runs, series.diverged) == (4, 2)
+    assert any(panel.title == "diverged" for panel in find("fig3").panels(own))
+
+
+def test_nothing_depends_on_the_order_of_records():
+    own = records("fig3", scale="smoke")
+    shuffled = random.Random(0).sample(own, len(own))
+    runs = [[r.run for r in row] for row in lay_out(shuffled).places["full"]]
+    assert [[(run.alpha, run.seed) for run in row] for row in runs] == [[(0.1, 0), (0.1, 1)], [(0.5, 0), (0.5, 1)]]
+    assert find("fig3").panels(own) == find("fig3").panels(shuffled)
+    assert find("fig3").judge(own) == find("fig3").judge(shuffled)
+
+
+def test_lines_without_their_pairs_are_refused():
+    own = records("fig3", scale="smoke")
+    with pytest.raises(ValueError, match="must be paired"):
+        lay_out(own[1:])
+    assert len(select(own, alpha=0.5)) + len(without(own, alpha=0.5)) == len(own)
+
+
+# Rules.
+
+
+def evidence(effect=-0.3, welch=0.0001, holm=0.001, width=0.02, pooled=None, seeds=10) -> Evidence:
+    interval = (effect - width, effect + width)
+    comparison = Comparison("full", "momentum", effect, interval, welch, holm, holm, 0.9, 0.04, 0.06, 60, 0, 0)
+    return Evidence(comparison, effect if pooled is None else pooled, seeds)
+
+
+@pytest.mark.parametrize(
+    "rule, case, outcome",
+    [
+        (differs, evidence(), "holds"),
+        (differs, evidence(effect=0.3), "holds"),
+        (differs, evidence(welch=0.2), "inconclusive"),
+        (differs, evidence(holm=0.2), "inconclusive"),
+        (differs, evidence(welch=0.2, holm=0.2), "does not hold"),
+        (differs, evidence(seeds=4), "inconclusive"),
+        (lambda e: differs(e, threshold=0.001), evidence(welch=0.01), "inconclusive"),
+        (better, evidence(), "holds"),
+        (better, evidence(effect=0.3), "does not hold"),
+        (better, evidence(welch=0.2, holm=0.2), "does not hold"),
+        (better, evidence(pooled=1.0), "inconclusive"),
+        (lambda e: better(e, least=0.5), evidence(), "inconclusive"),
+        (same, evidence(effect=0.01, welch=0.5, holm=0.5), "holds"),
+        (same, evidence(effect=0.06, welch=0.5, holm=0.01), "does not hold"),
+        (same, evidence(effect=0.01, welch=0.5, holm=0.5, width=0.3), "inconclusive"),
+        (same, evidence(effect=0.01, welch=0.05, holm=0.5), "inconclusive"),
+        (lambda e: small(e, 0.25), evidence(effect=-0.1), "holds"),
+        (lambda e: small(e, 0.25), evidence(effect=-0.4), "does not hold"),
+        (lambda e: small(e, 0.25), evidence(effect=-0.25), "inconclusive"),
+        (no_better, evidence(), "does not hold"),
+        (no_better, evidence(effect=0.3), "holds"),
+        (no_better, evidence(effect=-0.03, holm=0.4, width=0.2), "inconclusive"),
+    ],
+)
+def test_rules(rule, case, outcome):
+    assert rule(case).outcome == outcome
+
+
+def test_a_claim_of_several_parts():
+    assert all_of(["holds", "holds"]) == "holds"
+    assert all_of(["holds", "inconclusive"]) == "inconclusive"
+    assert all_of(["holds", "inconclusive", "does not hold"]) == "does not hold"
+    parts = [Part("first", "holds", 1.0), Part("second", "does not hold", 2.0), Part("third", "does not hold", 3.0)]
+    verdict = conclude(3, parts, [], "And more.")
+    assert (verdict.outcome, verdict.effect) == ("does not hold", 2.0)
+    assert verdict.note == "Holds: first. Does not hold: second; third. And more."
+
+
+def test_rank_correlations_are_scipy_s():
+    x, y = np.random.default_rng(0).normal(size=(2, 7, 2, 3))
+    expected = [[stats.spearmanr(x[:, i, j], y[:, i, j]).statistic for j in range(3)] for i in range(2)]
+    np.testing.assert_allclose(rank_correlations(x, y), expected)
+    assert not rank_correlations(x, np.ones_like(y)).any()
+
+
+# Verdicts: what was planted is found.
+
+
+def flat(run: Run) -> float:
+    return 0.05
+
+
+def regression(run: Run) -> float:
+    return 0.055 if run.method == "oracle" else 0.06
+
+
+def online(run: Run) -> float:
+    if run.damped:
+        return 0.2
+    return 0.04 if run.method == "oracle" else floor(run)
+
+
+def gap(run: Run) -> float:
+    """The wider the kernels, the worse momentum is."""
+    return 0.05 * (1 + run.rbf_width * (run.method == "momentum")) * (1 + 0.1 * run.rbf_width)
+
+
+def layers(run: Run) -> float:
+    bottom = next(k for k in range(7) if k not in run.corrected_layers)
+    corrected = 6 if run.method == "full" else bottom
+    return 0.1 * 0.8**corrected * (0.95 if "diag" in run.method else 1)
+
+
+def batches(run: Run) -> float:
+    small = 2.0 if run.batch == 1 else 1.0
+    is_diagonal = run.method == "diagonal"
+    return floor(run) * (small if is_diagonal else 1) * (2 if run.problem.endswith("online") and is_diagonal else 1)
+
+
+def activations(run: Run) -> float:
+    return 0.04 if run.activation == "leaky_relu" else 0.06
+
+
+def steadiness(run: Run) -> float:
+    return 0.99 if run.activation in ("tanh", "elu", "selu") else 0.9
+
+
+PLANTED = {
+    "fig1": (regression, {}, ["holds", "holds"]),
+    "fig1, the correction gains": (floor, {}, ["does not hold"] * 2),
+    "fig3": (floor, {}, ["holds", "holds"]),
+    "fig3, nothing differs": (flat, {}, ["does not hold"] * 2),
+    "fig4": (online, {}, ["does not hold", "holds"]),
+    "fig5": (floor, {"drift": lambda run: 0.001 if run.rbf_grid else 0.1}, ["holds"]),
+    "fig5, no difference": (floor, {}, ["does not hold"]),
+    "fig6": (gap, {}, ["holds"]),
+    "fig6, no gap": (flat, {}, ["does not hold"]),
+    "fig7": (gap, {"drift": lambda run: run.rbf_width**4}, ["holds"]),
+    "fig7, the other way round": (gap, {"drift": lambda run: run.rbf_width**-4}, ["does not hold"]),
+    "fig8": (floor, {}, ["holds"]),
+    "fig8, far from 1": (floor, {"early": lambda run: 0.5, "late": lambda run: 0.2}, ["does not hold"]),
+    "fig8, rising": (floor, {"early": lambda run: 0.92, "late": lambda run: 0.99}, ["does not hold"]),
+    "fig10": (batches, {}, ["holds"]),
+    "fig10, batches do not matter": (floor, {}, ["does not hold"]),
+    "fig11": (lambda run: floor(run) / (1 - run.beta * (run.method == "momentum")), {}, ["holds"]),
+    "fig12": (flat, {}, ["holds"]),
+    "fig12, methods differ": (floor, {}, ["does not hold"]),
+    "fig13": (layers, {}, ["holds", "holds"]),
+    "fig13, layers do not matter": (flat, {}, ["does not hold"] * 2),
+    "fig14": (lambda run: floor(run) * (1 if run.n_step > 1 else 5), {}, ["holds", "holds"]),
+    "fig14, one step is enough": (floor, {}, ["does not hold"] * 2),
+    "fig15": (lambda run: floor(run) * (1 if run.n_step > 1 else 5), {}, ["holds", "holds"]),
+    "fig16": (lambda run: 0.2 if run.method == "frozen" else floor(run), {}, ["holds"]),
+    "fig16, frozen targets are better": (
+        lambda run: 0.02 if run.method == "frozen" else floor(run),
+        {},
+        ["does not hold"],
+    ),
+    "fig18": (lambda run: 0.005, {}, ["holds"]),
+    "fig18, far from the truth": (lambda run: 0.3, {}, ["does not hold"]),
+    "fig19": (lambda run: floor(run) / (run.alpha if run.method == "momentum" else 1), {}, ["holds"]),
+    "claim20": (flat, {}, ["holds"]),
+    "claim20, they matter": (lambda run: 0.03 if run.method == "second_order" else 0.05, {}, ["does not hold"]),
+    "claim21": (activations, {"early": steadiness}, ["holds"]),
+    "claim21, no difference": (flat, {}, ["does not hold"]),
+    "claim25": (flat, cost(), ["holds"]),
+    "claim25, four passes": (flat, cost(passes=4), ["does not hold"]),
+    "claim25, momentum's memory for all": (flat, {}, ["does not hold"]),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_planted_truths_are_found(case):
+    error, more, expected = PLANTED[case]
+    assert outcomes(case.split(",")[0], error, **more) == expected
+
+
+@pytest.mark.parametrize("apart, outcome", [(0, "holds"), (1e-4, "inconclusive"), (0.1, "does not hold")])
+def test_a_linear_correction_is_the_oracle(apart, outcome):
+    own = records("claim24", flat)
+    shared = {r.run.seed: r.curves["evaluation"] for r in own}
+    own = [replace(r, curves={"evaluation": shared[r.run.seed] * (1 + apart * (r.run.method == "full"))}) for r in own]
+    [verdict] = find("claim24").judge(own)
+    assert verdict.outcome == outcome
+    assert verdict.effect == pytest.approx(apart, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_two_seeds_decide_nothing(name):
+    if name in ("claim24", "claim25"):  # which count, and have nothing to test
+        return
+    found = {verdict.outcome for verdict in find(name).judge(records(name, scale="smoke"))}
+    assert found == {"inconclusive"}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_diverged_runs_are_counted_and_never_in_the_way(name):
+    """Every figure is drawn and judged whatever diverges, even all runs of a method."""
+    own = records(name, lambda run: inf if run.method == "full" else floor(run), scale="smoke")
+    diverged = sum(r.diverged_at is not None for r in own)
+    find(name).panels(own)
+    verdicts = find(name).judge(own)
+    assert all(verdict.diverged <= diverged for verdict in verdicts)
+    assert name == "claim25" or max(verdict.diverged for verdict in verdicts) > 0
+
+
+def test_figure_3_tells_of_divergences_at_the_largest_learning_rate():
+    own = records("fig3", lambda run: inf if run.method == "full" and run.alpha == 0.5 else floor(run))
+    whole, milder = find("fig3").judge(own)
+    assert "At α = 0.5, 20 of 20 runs of μ̂ diverged." in whole.note
+    assert "(20 of 60 diverged)" in whole.note
+    assert (whole.runs, whole.diverged, milder.runs, milder.diverged) == (300, 20, 200, 0)
+    assert milder.reading == "without α = 0.5" and milder.outcome == "holds"
+    assert whole.outcome != "holds"
+    assert "At the best setting, chosen on other seeds: μ 0.0" in whole.note
+
+
+def test_figure_4_has_both_readings_in_order():
+    readings = [verdict.reading for verdict in find("fig4").judge(records("fig4", online))]
+    assert readings == ["damped, as the text has it", "undamped"]
+
+
+def test_verdicts_carry_the_comparison_that_decided():
+    whole, _ = find("fig3").judge(records("fig3"))
+    first = whole.comparisons[0]
+    assert (first.a, first.b) == ("full", "momentum")
+    assert (whole.effect, whole.interval, whole.p) == (first.effect, first.interval, first.p_holm)
+    assert whole.effect == pytest.approx(0.04 / 0.06 - 1, abs=0.02)
+    assert Counter(c.pairs for c in whole.comparisons) == {60: 6}
