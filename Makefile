@@ -11,14 +11,16 @@ READY := .venv/.ready
 help:  ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(READY)  ## evaluate a policy, with and without the correction
-	$(BIN)/python examples/policy_evaluation.py
+run: $(READY)  ## reproduce figure 3 in small, and report on it
+	$(BIN)/unstale reproduce fig3 --scale quick
+	$(BIN)/unstale report
 
 test: lint  ## lint, check types, run all tests and doctests
 	$(BIN)/pytest -n 2 -q
 
-bench: $(READY)  ## measure what a corrected step costs
+bench: $(READY)  ## measure what a corrected step costs, and how fast sweeps are
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/engine.py
 
 mutants: $(READY)  ## break the mathematics on purpose, and see that the tests notice
 	$(BIN)/python tools/mutants.py

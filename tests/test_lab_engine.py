@@ -103,7 +103,9 @@ def test_settings_mean_what_they_say(changes):
 def test_a_batch_of_runs_equals_its_runs_alone(method):
     changes = dict(corrected_layers=(0, 2)) if method.startswith("layers") else {}
     betas = 0.8 if method == "oracle" else [0.8, 0.95]  # an oracle's horizon is its batch's
-    runs = grid(method=method, seed=[3, 5], alpha=[0.05, 0.4], beta=betas, width=5, layers=3, batch=3, steps=20, **changes)
+    runs = grid(
+        method=method, seed=[3, 5], alpha=[0.05, 0.4], beta=betas, width=5, layers=3, batch=3, steps=20, **changes
+    )
     runs = [replace(run, precision="float64") for run in runs]
     together = Training(runs, "cpu")
     records = together.run()
@@ -273,4 +275,4 @@ def test_features_are_gaussians_on_a_grid():
     for i, x in enumerate((-1.0, 0.0, 1.0)):
         for j, y in enumerate((-1.0, 0.0, 1.0)):
             distance = (0.3 - x) ** 2 + (-0.9 - y) ** 2
-            assert features[3 * i + j].item() == pytest.approx(np.exp(-distance / (0.5 / 3)))
+            assert features[3 * i + j].item() == pytest.approx(np.exp(-distance / (0.5 * (2 / 3) ** 2)))

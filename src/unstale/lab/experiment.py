@@ -32,7 +32,7 @@ class Run:
     n_step: int = 1
     damped: bool = True  # undamped momentum adds gradients without 1-β: damped momentum at α / (1-β)
     rbf_grid: int = 0  # radial basis functions along each side; 0 is none
-    rbf_width: float = 1.0  # σ²
+    rbf_width: float = 1.0  # σ², in cells of the grid, squared
     horizon: int = 0  # of the oracle, in batches; 0 is the paper's 2 / (1-β)
     corrected_layers: tuple[int, ...] = ()  # with the method "layers": those corrected fully, 0 nearest to the input
     measure: tuple[str, ...] = ()  # names of instruments besides the errors: "drift", "agreement"

@@ -34,7 +34,14 @@ class Feed:
     """
 
     def __init__(
-        self, problem: Problem, seeds: Sequence[int], batch: int, n_step: int, past: int, device: str, dtype: torch.dtype
+        self,
+        problem: Problem,
+        seeds: Sequence[int],
+        batch: int,
+        n_step: int,
+        past: int,
+        device: str,
+        dtype: torch.dtype,
     ) -> None:
         distinct = sorted(set(seeds))
         self._streams = [problem.stream(seed, batch, n_step) for seed in distinct]

@@ -12,8 +12,8 @@ UNROLL = 10  # steps in one graph
 class GraphStepper:
     """Makes steps by replaying a recording. The first few are made for real: they allocate what a step writes to.
 
-    A recording begins and ends at a multiple of ``unroll`` steps, so that whatever happens every few steps (a merge into
-    the matrix of a full correction) is in it at its place. Steps in other numbers are made one by one.
+    A recording begins and ends at a multiple of ``unroll`` steps, so that whatever happens every few steps (samples are
+    merged into the matrix of a full correction) is in it at its place. Steps in other numbers are made one by one.
     """
 
     def __init__(self, step: Callable[[], None], unroll: int = UNROLL) -> None:

@@ -17,7 +17,9 @@ from .network import Network
 
 @dataclass(frozen=True)
 class Method:
-    correction: str = "none"  # "none", "diagonal", "full", "oracle", or "layers": full for some, ``rest`` for the others
+    correction: str = (
+        "none"  # "none", "diagonal", "full", "oracle", or "layers": full for some, ``rest`` for the others
+    )
     trust: float | None = None  # the paper has no bound
     target_every: int = 0  # steps between copies of a frozen target network; 0 is none
     second_order: bool = False
@@ -55,7 +57,7 @@ def build(run: Run, network: Network) -> Correction | None:
 
 
 class SomeLayers:
-    """One full correction for the parameters of the chosen layers, seen together; the rest diagonally, or not at all."""
+    """One full correction for the parameters of the chosen layers together; the rest diagonally, or not at all."""
 
     def __init__(self, network: Network, chosen: Sequence[int], rest: str) -> None:
         layers = range(len(network.spans))
@@ -66,7 +68,12 @@ class SomeLayers:
             self._parts["diagonal"] = (others, Diagonal())
 
     def update(
-        self, memory: dict[str, Any], batch: Linearization, displacement: Tensor, beta: float | Tensor, replay: Any = None
+        self,
+        memory: dict[str, Any],
+        batch: Linearization,
+        displacement: Tensor,
+        beta: float | Tensor,
+        replay: Any = None,
     ) -> Tensor:
         eta = torch.zeros_like(displacement)
         for name, (layers, correction) in self._parts.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class Network:
     """``sizes`` are the widths from the features of a state to its value, ``[2, 16, 16, 16, 1]`` say."""
 
     def __init__(self, sizes: Sequence[int], activation: str, features: Callable[[Tensor], Tensor] | None = None):
-        self.shapes = [(out, into + 1) for into, out in zip(sizes, sizes[1:], strict=False)]
+        self.shapes = [(out, into + 1) for into, out in pairwise(sizes)]
         self.spans: list[slice] = []
         for out, into in self.shapes:
             start = self.spans[-1].stop if self.spans else 0
@@ -87,9 +88,7 @@ class Network:
     def gradient(self, theta: Tensor, inputs: Sequence[Tensor], slope: Tensor) -> Total:
         """``Σ_k slope_k ∇value_k``, without the gradient of any one sample."""
         total = theta.new_empty(*slope.shape[:-1], self.size)
-        for span, shape, a, b in zip(
-            self.spans, self.shapes, inputs, self.backward(theta, inputs, slope), strict=True
-        ):
+        for span, a, b in zip(self.spans, inputs, self.backward(theta, inputs, slope), strict=True):
             total[..., span] = _summed_outer(b, a).flatten(-2)
         return Total(total)
 
@@ -139,12 +138,15 @@ def _with_one(x: Tensor) -> Tensor:
 
 
 def radial(grid: int, width: float) -> Callable[[Tensor], Tensor]:
-    """Radial basis functions on a regular grid over ``[-1, 1]²``, each of variance ``σ² / grid``."""
+    """Radial basis functions ``exp(-‖s-u‖²/σ²)`` on a regular grid over ``[-1, 1]²``, ``σ`` being measured in cells of
+    the grid: at ``σ² = 1`` few overlap, as the paper says of its own. (Its appendix has a variance of ``σ²/grid``: in
+    units of the state, neighbours would then be four fifths of one another, and momentum diverges.)"""
+    per_cell = (grid / 2) ** 2 / width
 
     def features(state: Tensor) -> Tensor:
-        # A Gaussian on a plane is the product of two on lines: 2·grid exponentials a state, not grid².
         line = torch.linspace(-1, 1, grid, dtype=state.dtype, device=state.device)
-        near = torch.exp(-(state.unsqueeze(-1) - line).square() * (grid / width))
+        # A Gaussian on a plane is the product of two on lines: 2·grid exponentials a state, not grid².
+        near = torch.exp(-(state.unsqueeze(-1) - line).square() * per_cell)
         return (near[..., 0, :, None] * near[..., 1, None, :]).flatten(-2)
 
     return features

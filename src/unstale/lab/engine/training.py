@@ -45,9 +45,7 @@ class Training:
         self.correction = methods.build(first, self.network)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
-        self.feed = Feed(
-            self.problem, [run.seed for run in runs], first.batch, first.n_step, horizon, device, dtype
-        )
+        self.feed = Feed(self.problem, [run.seed for run in runs], first.batch, first.n_step, horizon, device, dtype)
 
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
@@ -174,7 +172,9 @@ class Training:
         for name in self.runs[0].measure:
             measured |= INSTRUMENTS[name](self)
         is_well = self.diverged_at < 0
-        return {name: torch.where(is_well, x, torch.inf).nan_to_num(torch.inf, torch.inf) for name, x in measured.items()}
+        return {
+            name: torch.where(is_well, x, torch.inf).nan_to_num(torch.inf, torch.inf) for name, x in measured.items()
+        }
 
     def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}

@@ -11,12 +11,13 @@ EXPLANATIONS: dict[str, str] = {
     "are compared run for run.",
     "Difference and effect": "how much larger the error of a is than its pair's, in the typical pair: −0.25 is an "
     "error lower by a quarter. Where a claim is about other things than two errors, its note says what the effect is.",
-    "Interval": "the range of 95 % of the values that come out when seeds are drawn again within each setting "
+    "Interval": "the range of 95 % of the values that come out when seeds are drawn again, each with all its runs "
     "(bootstrap); so are the bands in the figures.",
     "IQM": "interquartile mean, the mean of the middle half of the runs: a few lucky or broken runs do not move it.",
     "p, Welch": "the paper's test, in which seeds and settings are pooled and pairs are ignored; shown for comparison.",
-    "p, paired, Holm": "Wilcoxon's signed-rank test of the pairs, corrected by Holm's method for the number of "
-    "comparisons beside it. Where a claim has several comparisons, the smallest and the largest p are shown.",
+    "p, paired, Holm": "a t-test over seeds on the mean log ratio of each seed's pairs, corrected by Holm's method for "
+    "the number of comparisons beside it. Seeds are what is drawn independently: runs of one seed in several settings "
+    "share data and initial weights, which Welch's test as the paper used it overlooks. Where a claim has several comparisons, the smallest and the largest p are shown.",
     "a better": "probability of improvement: the share of pairs in which a ends with the lower error.",
     "Diverged": "a run whose error left all bounds. It is never dropped: ranks and means take it as worse than any "
     "other, and what needs finite numbers takes the largest error of the comparison in its place. A cross marks where "
