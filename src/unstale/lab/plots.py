@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 FEW = 16  # up to so many points, each has a marker; beyond, a few of them do
 BARE, HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
 # The same data give the same bytes: no dates, no random names within the file.
+NOTE_WIDTH = 46  # letters
 METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None},
     "svg": {"Date": None},
@@ -45,7 +47,8 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
         place.set_axis_off()
     if entries:
         handles = [_handle(entry) for entry in entries]
-        across = max(2, min(len(entries), int(width / 1.9)))
+        longest = max(len(handle.get_label()) for handle in handles)  # mathematics is longer as written than as set
+        across = max(1, min(len(entries), int(width / (0.5 + 0.06 * longest))))
         figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
     return figure
 
@@ -88,9 +91,9 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[Entry]) -> None:
             axes.plot(*line.end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
     axes.set_xlabel(mathtext(panel.x_label), fontsize=8.5, color=INK)
     axes.set_ylabel(mathtext(panel.y_label), fontsize=8.5, color=INK)
-    note = panel_note(panel, entries)
-    axes.set_title(mathtext(panel.title), fontsize=9.5, color=INK, pad=16 if note else 6)
-    axes.text(0.5, 1.02, mathtext(note), transform=axes.transAxes, ha="center", fontsize=7, color=FAINT)
+    note = textwrap.wrap(panel_note(panel, entries), NOTE_WIDTH)
+    axes.set_title(mathtext(panel.title), fontsize=9.5, color=INK, pad=6 + 10 * len(note))
+    axes.text(0.5, 1.02, mathtext("\n".join(note)), transform=axes.transAxes, ha="center", fontsize=7, color=FAINT)
     _quiet(axes, panel)
 
 

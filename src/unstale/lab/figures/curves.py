@@ -1,8 +1,8 @@
 """From records to panels: learning curves, errors against a hyper-parameter, shares of diverged runs.
 
-Means are the paper's; in them a diverged run counts, from there on, as the largest error of any line of the panel: a
-mean never falls because a run diverged. The interquartile mean needs no such number: it is infinite, and its line ends,
-once more than a quarter have diverged.
+Means are the paper's; along training, a diverged run counts in them as the largest error that any other run of the
+panel ever had: it is never dropped, and what it blew up to on its way does not hide the rest. The interquartile mean
+needs no such number: it is infinite, and its line ends, once more than a quarter have diverged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def learning(
 ) -> list[Series]:
     """A line for each method along training, from the ``first`` measurement on."""
     layout = lay_out(records, by)
-    curves = _as_seen_by(statistic, {line: own[first:] for line, own in layout.curves(curve).items()})
+    curves = {line: own[first:] for line, own in layout.curves(curve).items()}
+    if statistic is mean:
+        curves = _bounded(curves)
     at = layout.at[first:]
     return [banded(str(line), at, curves[line], statistic, **_about(layout, line, by)) for line in curves]
 
@@ -74,13 +76,14 @@ def against(
     of = np.array(layout.values(field))
     values = np.unique(of)
     levels = {line: np.stack([errors[-1][of == value] for value in values]) for line, errors in layout.curves().items()}
-    seen = _as_seen_by(statistic, levels)
-    return [banded(str(line), values, seen[line], statistic, **_about(layout, line, by), **more) for line in seen]
+    if statistic is mean:
+        levels = dict(zip(levels, counted(*levels.values()), strict=True))
+    return [banded(str(line), values, levels[line], statistic, **_about(layout, line, by), **more) for line in levels]
 
 
-def against_panel(records: Sequence[Record], field: str, statistic: Statistic = iqm) -> Panel:
+def against_panel(records: Sequence[Record], field: str, statistic: Statistic = iqm, about: str = "") -> Panel:
     """Final errors along the values of a hyper-parameter."""
-    title = f"final error: {NAMES[statistic]}"
+    title = _titled(about, f"final error, {NAMES[statistic]}")
     return Panel(title, AXES[field], ERROR, against(records, field, statistic), field in LOG_FIELDS, log_y=True)
 
 
@@ -104,12 +107,11 @@ def overview(records: Sequence[Record], field: str = "alpha") -> list[Panel]:
     return [*learning_panels(records), against_panel(records, field), *divergence_panels(records, field)]
 
 
-def _as_seen_by(statistic: Statistic, lines: dict[Line, Array]) -> dict[Line, Array]:
-    """What a statistic is told of diverged runs in arrays ``[x, settings, seeds]``, which for means is a finite
-    number."""
-    if statistic is not mean:
-        return lines
-    return dict(zip(lines, counted(*lines.values()), strict=True))
+def _bounded(curves: dict[Line, Array]) -> dict[Line, Array]:
+    """Curves ``[steps, settings, seeds]`` cut off at the largest error of those that stay finite."""
+    largest = [own[:, np.isfinite(own).all(axis=0)].max(initial=0.0) for own in curves.values()]
+    worst = max(largest) or max(own[0].max() for own in curves.values())  # none stays finite: where they began
+    return {line: np.minimum(own, worst) for line, own in curves.items()}
 
 
 def _about(layout: Layout, line: Line, by: Fields) -> dict[str, Any]:

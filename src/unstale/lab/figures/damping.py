@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 
 from ..records import Record
 from .base import Panel, Verdict
-from .curves import divergence_panels, learning_panels
+from .curves import against_panel, divergence_panels, learning_panels
 from .layout import select
 
 READINGS = {"damped, as the text has it": True, "undamped": False}
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    """Learning curves of each reading, and its divergences."""
-    parts = {name.split(",")[0]: select(records, damped=damped) for name, damped in READINGS.items()}
-    curves = [panel for name, own in parts.items() for panel in learning_panels(own, name)]
-    return curves + [panel for name, own in parts.items() for panel in divergence_panels(own, "alpha", name)]
+    """Of each reading its learning curves, and where runs diverged or, if none did, what α does."""
+    drawn = []
+    for reading, damped in READINGS.items():
+        own, name = select(records, damped=damped), reading.split(",")[0]
+        drawn += learning_panels(own, name)
+        drawn += divergence_panels(own, "alpha", name) or [against_panel(own, "alpha", about=name)]
+    return drawn
 
 
 def judged(verdict: Callable[[Sequence[Record], str], Verdict]) -> Callable[[Sequence[Record]], list[Verdict]]:

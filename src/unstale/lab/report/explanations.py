@@ -17,7 +17,8 @@ EXPLANATIONS: dict[str, str] = {
     "p, Welch": "the paper's test, in which seeds and settings are pooled and pairs are ignored; shown for comparison.",
     "p, paired, Holm": "a t-test over seeds on the mean log ratio of each seed's pairs, corrected by Holm's method for "
     "the number of comparisons beside it. Seeds are what is drawn independently: runs of one seed in several settings "
-    "share data and initial weights, which Welch's test as the paper used it overlooks. Where a claim has several comparisons, the smallest and the largest p are shown.",
+    "share data and initial weights, which Welch's test as the paper used it overlooks. Where a claim has several "
+    "comparisons, the smallest and the largest p are shown.",
     "a better": "probability of improvement: the share of pairs in which a ends with the lower error.",
     "Diverged": "a run whose error left all bounds. It is never dropped: ranks and means take it as worse than any "
     "other, and what needs finite numbers takes the largest error of the comparison in its place. A cross marks where "
