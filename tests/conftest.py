@@ -2,6 +2,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import unstale.lab  # noqa: F401  before the first product of matrices: it makes these reproducible
+
 # No deadline: a test's first example imports and compiles. Derandomised: a red run can be run again.
 settings.register_profile(
     "unstale", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]

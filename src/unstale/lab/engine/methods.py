@@ -44,6 +44,12 @@ def horizon(run: Run) -> int:
     return min(run.horizon or paper_horizon(run.beta), run.steps)
 
 
+def has_one_beta(run: Run) -> bool:
+    """Whether runs like this one are stepped with those of the same β alone: β says how far an oracle or an instrument
+    looks back, and one number for all saves passes over a large matrix."""
+    return METHODS[run.method].correction in ("oracle", "full", "layers") or bool(run.measure)
+
+
 def build(run: Run, network: Network) -> Correction | None:
     """The correction for runs like this one; ``None`` for those that correct nothing."""
     method = METHODS[run.method]

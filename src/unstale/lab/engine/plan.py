@@ -43,11 +43,8 @@ def _work(run: Run) -> float:
 
 
 def _shape(run: Run) -> tuple:
-    """What runs must have in common: all but seed and α, and β too where it says how far to look back, or where one β
-    for all saves passes over a large matrix."""
-    method = methods.METHODS[run.method]
-    one_beta = method.correction == "oracle" or run.measure or (method.correction == "full" and run.width > 16)
-    together = {"seed", "alpha"} if one_beta else {"seed", "alpha", "beta"}
+    """What runs must have in common: all but seed and α, and mostly β."""
+    together = {"seed", "alpha"} if methods.has_one_beta(run) else {"seed", "alpha", "beta"}
     return tuple(getattr(run, f.name) for f in fields(run) if f.name not in together)
 
 

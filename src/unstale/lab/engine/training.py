@@ -24,12 +24,15 @@ from .network import Network, radial
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGED = 1e6
-CACHED = 1 << 17  # numbers
+CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
 
 
 class Training:
-    """A batch of runs that differ in seed, α and β alone.
+    """A batch of runs that differ in seed, α and, unless ``methods.has_one_beta``, β alone.
+
+    On a CPU a run's numbers are the same in whatever company it is stepped, to the last bit: no operation depends on how
+    many runs there are. (A single matrix is multiplied by another routine than several are, so a run alone gets a twin.)
 
     Everything a step reads and writes stays where it is in memory, the number of the step included: on a GPU, steps
     are recorded once as a CUDA graph and replayed.
@@ -37,7 +40,8 @@ class Training:
 
     def __init__(self, runs: Sequence[Run], device: str) -> None:
         first = runs[0]
-        self.runs = list(runs)
+        self.asked = len(runs)
+        self.runs = runs = list(runs) * (2 if len(runs) == 1 else 1)
         self.method = methods.METHODS[first.method]
         self.problem = problems.load(first.problem)
         dtype = getattr(torch, first.precision)
@@ -50,9 +54,8 @@ class Training:
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        betas = [run.beta for run in runs]
-        self.beta = column(betas)
-        self.decay = betas[0] if len(set(betas)) == 1 else self.beta  # a plain number saves passes over memory
+        self.beta = column([run.beta for run in runs])
+        self.decay = first.beta if methods.has_one_beta(first) else self.beta
         self.rate = column([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
         self.displacement = torch.zeros_like(self.theta)
@@ -65,7 +68,8 @@ class Training:
         if self.is_oracle:
             self.ages = torch.arange(horizon - 1, -1, -1, device=device).repeat_interleave(first.batch)
             # A CPU is quick as long as what it works on stays in its cache.
-            room = CACHED // (len(runs) * first.width) // first.batch * first.batch
+            widest = max(into for _, into in self.network.shapes)
+            room = CACHED // widest // first.batch * first.batch
             self.at_once = max(first.batch, room) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
         self.recent = Recent(self.theta, horizon) if first.measure else None
@@ -92,7 +96,7 @@ class Training:
             done += count
             at.append(done)
             measured.append(self.measure())
-            progress(count * len(self.runs))
+            progress(count * self.asked)
         return self._records(np.array(at), measured, time.perf_counter() - started)
 
     @torch.no_grad()
@@ -189,9 +193,9 @@ class Training:
                 parameters=self.network.size,
                 numbers_kept=kept,
                 backward_passes=self.backward_passes,
-                seconds=seconds / len(self.runs),
+                seconds=seconds / self.asked,
             )
-            for i, run in enumerate(self.runs)
+            for i, run in enumerate(self.runs[: self.asked])
         ]
 
 
