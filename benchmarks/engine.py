@@ -23,8 +23,7 @@ import gymnasium
 import torch
 from machine import describe
 from plain_lab import PlainRun
-from report import _source as source
-from report import _table as table
+from report import source, table
 from targets import Target
 
 from unstale.lab import problems

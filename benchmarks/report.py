@@ -23,7 +23,7 @@ def page(results: dict[str, Result], device: str) -> str:
     for name, title in TITLES.items():
         if name in results:
             result = results[name]
-            parts += [f"## {title}", _source(result), *_targets(name, result, device)]
+            parts += [f"## {title}", source(result), *_targets(name, result, device)]
             parts += _mlp(result, memory) if name == "mlp" else _long(result, memory)
     return "\n\n".join(parts) + "\n"
 
@@ -41,7 +41,7 @@ def _legend(memory: str) -> str:
     )
 
 
-def _source(result: Result) -> str:
+def source(result: Result) -> str:
     about = result["machine"]
     gpu = f"{about['gpu']} (CUDA {about['cuda']}), " if "gpu" in about else ""
     quick = "**A quick run: for a first look only.** " if result["quick"] else ""
@@ -56,7 +56,7 @@ def _source(result: Result) -> str:
 
 def _targets(name: str, result: Result, device: str) -> list[str]:
     rows = [[t.what, t.wanted, t.measured, "met" if t.met else "**not met**"] for t in targets(name, result, device)]
-    said = [_table(["target", "wanted", "measured", ""], rows)]
+    said = [table(["target", "wanted", "measured", ""], rows)]
     if "disagreement" in result:
         said.append(f"Both take the same steps: in float64 they part by {result['disagreement']:.0e} of the way in 30.")
     return said
@@ -75,7 +75,7 @@ def _mlp(result: Result, memory: str) -> list[str]:
         if len(rows) > len(names) + 1:
             further.append({**cell, "rows": [row for row in cell["rows"] if row["name"] != "SGD"]})
     header = ["width", "n", "batch", "β", f"SGD: ms ({memory})", *(f"{name}: ratio ({memory})" for name in names)]
-    parts = [_table(header, lines), *_horizons(result), *_unfilled(result)]
+    parts = [table(header, lines), *_horizons(result), *_unfilled(result)]
     if further:
         parts.append('With bare parameters ("unobserved": `model.parameters()` in place of `model`):')
         parts += _long(dict(cells=further), memory)
@@ -142,7 +142,7 @@ def _long(result: Result, memory: str) -> list[str]:
     header = ["", "candidate", "ms a step (quartiles)", "ratio"]
     header += ["times faster than plain"] if faster else []
     header += [memory] + (["process growth in a step, MiB"] if growth else [])
-    return [_table(header, lines), *_unfilled(result)]
+    return [table(header, lines), *_unfilled(result)]
 
 
 def _where(where: dict[str, Any]) -> str:
@@ -154,7 +154,7 @@ def _number(mib: float) -> str:
     return f"{mib:.0f}" if mib >= 100 else f"{mib:.3g}"
 
 
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     header = list(header)
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
