@@ -21,10 +21,6 @@ def runs_of(figures: Sequence[Figure], scale: Scale) -> list[Run]:
     return unique(run for figure in figures for run in figure.runs(scale))
 
 
-def command(figure: Figure, scale: Scale) -> str:
-    return f"unstale reproduce {figure.name} --scale {scale}"
-
-
 def largest_scale(figure: Figure, have: set[str]) -> Scale | None:
     """The largest scale at which every run of the figure is there."""
     complete = [scale for scale in SCALES if all(run.id in have for run in figure.runs(scale))]
@@ -43,7 +39,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         claims=figure.claims,
         settings=figure.settings,
         scale=scale,
-        command=command(figure, scale),
+        command=f"unstale reproduce {figure.name} --scale {scale}{' --device cuda' if _gpus(origin.values) else ''}",
         panels=figure.panels(records),
         verdicts=figure.judge(records),
         runs=len(records),
@@ -72,5 +68,8 @@ def fresh_summaries(store: Store, before: Sequence[Summary]) -> list[Summary]:
 
 
 def _machines(origin: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    gpus = [device for device in origin["device"] if device != "cpu"]
-    return (*gpus, *origin["machine"])
+    return (*_gpus(origin), *origin["machine"])
+
+
+def _gpus(origin: dict[str, tuple[str, ...]]) -> list[str]:
+    return [device for device in origin["device"] if device != "cpu"]

@@ -17,9 +17,9 @@ from .network import Network
 
 @dataclass(frozen=True)
 class Method:
-    correction: str = (
-        "none"  # "none", "diagonal", "full", "oracle", or "layers": full for some, ``rest`` for the others
-    )
+    """``correction`` is none, diagonal, full, oracle, or layers: full for some of them, ``rest`` for the others."""
+
+    correction: str = "none"
     trust: float | None = None  # the paper has no bound
     target_every: int = 0  # steps between copies of a frozen target network; 0 is none
     second_order: bool = False

@@ -102,7 +102,7 @@ class Network:
         positions = (1 if discount is None else 2, slope.shape[-1])
         pieces = [
             Outer(span, (a.unflatten(-2, positions), b.unflatten(-2, positions)), head=1)
-            for span, a, b in zip(self.spans, inputs, self.backward(theta, inputs, seed), strict=False)
+            for span, a, b in zip(self.spans, inputs, self.backward(theta, inputs, seed), strict=True)
         ]
         return Linearization(tuple(pieces), slope, curvature)
 

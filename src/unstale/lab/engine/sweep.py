@@ -17,7 +17,7 @@ from ..store import Store
 from .plan import cost, plan
 from .training import Training
 
-Progress = Callable[[int, int, float], None]  # runs finished, steps made, share of their batch's cost done
+Progress = Callable[[int, int, float], None]  # runs finished, steps made, what they cost
 
 
 class SweepError(RuntimeError):
@@ -53,9 +53,9 @@ def run_batches(batches: Sequence[Sequence[Run]], store: Store, device: str, job
     """Run every batch and put it into the store as soon as it is finished."""
     jobs = min(jobs, len(batches))
     if jobs <= 1:
-        _prepare(device)
+        made = _prepare(device)
         for batch in batches:
-            _run_batch(batch, store, device, progress)
+            _run_batch(batch, store, device, made, progress)
         return
     context = multiprocessing.get_context("spawn")
     tasks, news = context.Queue(), context.Queue()
@@ -95,10 +95,10 @@ def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
     """A worker: takes batches until there are none. It does not outlive the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        _prepare(device)
+        made = _prepare(device)
         store = Store(path)
         while (batch := tasks.get()) is not None:
-            _run_batch(batch, store, device, lambda *told: news.put(told))
+            _run_batch(batch, store, device, made, lambda *told: news.put(told))
     except KeyboardInterrupt:
         pass
     except Exception as error:
@@ -113,16 +113,18 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _prepare(device: str) -> None:
-    """One thread a process: numbers then do not depend on how many cores there are."""
+def _prepare(device: str) -> dict[str, str]:
+    """One thread a process: numbers then do not depend on how many cores there are. Returns where runs are made, asked
+    now: the checkout may move on while they run."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # diverging runs are full of them, and they are slow
+    return provenance(device_words(device))
 
 
-def _run_batch(batch: Sequence[Run], store: Store, device: str, progress: Progress) -> None:
+def _run_batch(batch: Sequence[Run], store: Store, device: str, made: dict[str, str], progress: Progress) -> None:
     whole = sum(cost(run) for run in batch)
     records = Training(batch, device).run(
         lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps))
     )
-    store.add(records, provenance(device_words(device)))
+    store.add(records, made)
     progress(len(batch), 0, 0.0)

@@ -31,8 +31,8 @@ MEASUREMENTS = 50  # along a run, besides the one before the first step
 class Training:
     """A batch of runs that differ in seed, α and, unless ``methods.has_one_beta``, β alone.
 
-    On a CPU a run's numbers are the same in whatever company it is stepped, to the last bit: no operation depends on how
-    many runs there are. (A single matrix is multiplied by another routine than several are, so a run alone gets a twin.)
+    On a CPU a run's numbers are the same to the last bit in whatever company it is stepped: no operation depends on how
+    many runs there are. (One matrix is multiplied by another routine than several are, so a run alone gets a twin.)
 
     Everything a step reads and writes stays where it is in memory, the number of the step included: on a GPU, steps
     are recorded once as a CUDA graph and replayed.
@@ -56,6 +56,7 @@ class Training:
 
         self.beta = column([run.beta for run in runs])
         self.decay = first.beta if methods.has_one_beta(first) else self.beta
+        assert isinstance(self.decay, Tensor) or {run.beta for run in runs} == {self.decay}
         self.rate = column([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
         self.displacement = torch.zeros_like(self.theta)
@@ -183,7 +184,8 @@ class Training:
     def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
         diverged = self.diverged_at.tolist()
-        kept = _numbers(self.memory) // len(self.runs) + self.network.size
+        vectors = 1 if self.correction is None else 2  # momentum, and what the last step was
+        kept = _numbers(self.memory) // len(self.runs) + vectors * self.network.size
         return [
             Record(
                 run=run,
