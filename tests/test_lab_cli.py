@@ -101,6 +101,20 @@ def test_reproduce_says_what_there_is_to_do_and_does_it_once(call, tmp_path):
     assert contents(tmp_path / "new") == before
 
 
+@pytest.mark.parametrize(
+    "options, workers",
+    [([], 3), (["--jobs", "0"], 3), (["--jobs", "7"], 7), (["--device", "cuda"], 1),
+     (["--device", "cuda", "--jobs", "2"], 2)],
+)  # fmt: skip
+def test_as_many_processes_as_cores_that_may_be_used(call, store, monkeypatch, options, workers):
+    asked = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
+    monkeypatch.setattr(sweep, "check_device", lambda device: device)
+    monkeypatch.setattr(sweep, "run_batches", lambda batches, store, device, jobs, progress: asked.append(jobs))
+    code, _, _ = call("reproduce", "fig16", "--scale", "smoke", "--store", store, *options)
+    assert code == 0 and asked == [workers]
+
+
 def test_figures_share_their_runs(call, store):
     _, _, said = call("reproduce", "fig16", *SMOKE, "--store", store)
     assert said[0] == "fig16 at scale smoke: 24 runs, 4 to do"
@@ -141,10 +155,10 @@ def test_report_on_nothing_says_what_to_do(call, tmp_path):
     [
         ((), ["list", "reproduce", "report", "show", "train-expert"]),
         (("list",), ["--store"]),
-        (("reproduce",), ["FIGURE", "--scale {smoke,quick,paper}", "--device cpu|cuda", "--jobs", "--store"]),
+        (("reproduce",), ["FIGURE", "--scale smoke|quick|paper", "--device cpu|cuda", "--jobs", "--store"]),
         (("report",), ["--store", "--out", "--open"]),
         (("show",), ["--store"]),
-        (("train-expert",), ["--path", "--seed"]),
+        (("train-expert",), ["--path", "--seed", "--values-only"]),
     ],
 )
 def test_help_names_every_option(call, command, options):
@@ -193,10 +207,49 @@ def test_no_figure(refused, store):
     assert "name at least one figure" in refused("reproduce", *SMOKE, "--store", store)
 
 
-def test_an_unknown_scale(call, store):
-    code, printed, said = call("reproduce", "fig3", "--scale", "enormous", "--store", store)
-    assert code == 2 and printed == ""
-    assert all(word in " ".join(said) for word in ("enormous", "smoke", "quick", "paper"))
+@pytest.mark.parametrize("scale, nearest", [("quik", "quick"), ("papers", "paper"), ("Smoke", "smoke")])
+def test_an_unknown_scale_suggests_the_nearest(refused, store, scale, nearest):
+    line = refused("reproduce", "fig3", "--scale", scale, "--store", store)
+    assert line == f"unknown scale '{scale}': did you mean {nearest}? There are smoke, quick, paper."
+
+
+def test_a_negative_number_of_processes(refused, store):
+    line = refused("reproduce", "fig3", "--scale", "smoke", "--jobs", "-2", "--store", store)
+    assert line.startswith("--jobs -2: ") and "0 chooses" in line
+
+
+def raises(error):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be …"),
+    ],
+)
+def test_a_gpu_whose_memory_is_full(refused, store, monkeypatch, error):
+    monkeypatch.setattr(sweep, "run_batches", raises(error))
+    line = refused("reproduce", "fig16", *SMOKE, "--store", store)
+    assert "memory of the GPU is full" in line and "--jobs" in line
+
+
+@pytest.mark.parametrize("error", [ValueError("too many values to unpack"), RuntimeError("shapes differ")])
+def test_mistakes_of_the_program_keep_their_traceback(call, store, monkeypatch, error):
+    monkeypatch.setattr(sweep, "run_batches", raises(error))
+    with pytest.raises(type(error), match=str(error)):
+        call("reproduce", "fig16", *SMOKE, "--store", store)
+
+
+def test_a_summary_that_cannot_be_read(refused, store, tmp_path):
+    path = tmp_path / "report" / "summaries" / "fig3.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    assert refused("report", "--store", store, "--out", tmp_path / "report").startswith(f"{path} is not a summary")
 
 
 def test_a_gpu_that_is_not_there(refused, store, monkeypatch):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 
 import gymnasium
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from unstale.lab import experts
-from unstale.lab.experts import TASKS, Expert, ExpertError, expert_path, load_expert, score, train, train_and_save
-from unstale.lab.problems import policies
+from unstale.lab.experts import TASKS, keep_values, score, train, train_and_save
+from unstale.lab.mistakes import UserError
+from unstale.lab.problems import REPLAYS, control, policies, replay
+from unstale.lab.problems.kept_values import values_path
+from unstale.lab.problems.policies import Expert, expert_path, load_expert
 from unstale.lab.problems.replay import Replay
+from unstale.lab.problems.tensor_file import ExpertError
 
 TASK = TASKS["cartpole"]
 
@@ -36,6 +41,13 @@ def quick_training(monkeypatch):
     monkeypatch.setattr(experts, "EPISODES", 4)
     monkeypatch.setattr(experts, "FINAL_EPISODES", 16)
     monkeypatch.setattr(experts, "SCORED_EPISODES", 100)
+
+
+@pytest.fixture
+def few_values(monkeypatch):
+    monkeypatch.setattr(control, "EPISODES", 8)
+    monkeypatch.setattr(replay, "TRANSITIONS", 500)
+    monkeypatch.setitem(REPLAYS, "cartpole", partial(Replay, TASK, states=8, rollouts=4))
 
 
 @pytest.mark.parametrize(
@@ -91,16 +103,46 @@ def test_training_is_the_same_for_the_same_seed(quick_training, monkeypatch):
     assert not torch.equal(first.hidden_weight, other.hidden_weight)
 
 
-def test_a_trained_expert_is_kept_and_found_again(quick_training, tmp_path):
+def test_a_trained_expert_is_kept_and_found_again_with_its_values(quick_training, few_values, tmp_path):
     path = tmp_path / "experts" / "cartpole.safetensors"
     told = train_and_save("cartpole", path, seed=3)
     assert about(path) == told and told["command"] == "unstale train-expert cartpole --seed 3"
-    assert list(path.parent.iterdir()) == [path]
+    assert sorted(path.parent.iterdir()) == [path, values_path(path)]
     assert f"{score(TASK, load_expert(path, TASK)):.1f}" == told["score"]
+    assert REPLAYS["cartpole"](expert=path).values()["training"].state.shape == (8, 5)
+
+
+def test_values_are_kept_without_another_training(few_values, tmp_path):
+    path = tmp_path / "cartpole.safetensors"
+    path.write_bytes(expert_path("cartpole").read_bytes())
+    told = keep_values("cartpole", path)
+    assert about(values_path(path)) == told
+    assert told["command"] == "unstale train-expert cartpole --values-only" and told["rollouts"] == "4"
+    assert path.read_bytes() == expert_path("cartpole").read_bytes()
+    problem = REPLAYS["cartpole"](expert=path)
+    computed = problem.compute_values()
+    for name, kept in problem.values().items():
+        for field, tensor in vars(kept).items():
+            assert torch.equal(tensor, getattr(computed[name], field)) and tensor.dtype == torch.float64
+        error = kept.standard_error.square().mean().sqrt().item()
+        assert float(told[f"standard_error_{name}"]) == pytest.approx(error, abs=1e-4)
+
+
+def test_the_projects_values_say_how_they_were_made():
+    known = about(values_path(expert_path("cartpole")))
+    assert known["command"] == "unstale train-expert cartpole --values-only" and known["rollouts"] == "256"
+
+
+def test_exact_values_are_not_kept():
+    with pytest.raises(UserError, match="the values of acrobot are exact"):
+        keep_values("acrobot")
+    assert not values_path(expert_path("acrobot")).exists()
 
 
 def test_only_some_problems_have_experts():
-    with pytest.raises(ValueError, match="no expert to train for 'regression', only for acrobot and cartpole"):
+    with pytest.raises(UserError, match="only for acrobot and cartpole"):
+        keep_values("regression")
+    with pytest.raises(UserError, match="no expert to train for 'regression', only for acrobot and cartpole"):
         train("regression")
 
 
@@ -135,3 +177,53 @@ def test_a_problem_with_a_bad_expert_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(policies, "DIRECTORY", tmp_path)
     with pytest.raises(ExpertError, match="cannot use the expert"):
         Replay(TASK, states=1)
+
+
+def changed(**changes):
+    """The project's values, with other tensors."""
+    return lambda path: save_file(
+        load_file(path) | {name.replace("_", ".", 1): tensor for name, tensor in changes.items()}, path, about(path)
+    )
+
+
+BAD_VALUES = {
+    "missing": (lambda path: path.unlink(), "No such file"),
+    "cut short": (lambda path: path.write_bytes(path.read_bytes()[:-8]), "cannot use"),
+    "of another expert": (
+        lambda path: save_file(load_file(path), path, about(path) | {"expert": "0123456789ab"}),
+        "its expert is 0123456789ab, not ",
+    ),
+    "of fewer rollouts": (
+        lambda path: save_file(load_file(path), path, about(path) | {"rollouts": "8"}),
+        "its rollouts is 8, not 256",
+    ),
+    "without a word": (lambda path: save_file(load_file(path), path), "not told"),
+    "of other states": (changed(training_state=torch.zeros(256, 4)), "(256, 4)"),
+    "of fewer states": (changed(evaluation_value=torch.zeros(255)), "(255,)"),
+    "not finite": (changed(training_value=torch.full((256,), torch.nan)), "not finite"),
+    "incomplete": (lambda path: save_file({"training.state": torch.zeros(256, 5)}, path), "instead of"),
+}
+
+
+@pytest.mark.parametrize("how", BAD_VALUES)
+def test_values_that_do_not_belong_to_the_expert_are_refused(how, tmp_path):
+    path, kept = tmp_path / "cartpole.safetensors", tmp_path / "cartpole_values.safetensors"
+    path.write_bytes(expert_path("cartpole").read_bytes())
+    kept.write_bytes(values_path(expert_path("cartpole")).read_bytes())
+    problem = REPLAYS["cartpole"](expert=path)
+    assert values_path(path) == kept
+    damage, why = BAD_VALUES[how]
+    damage(kept)
+    with pytest.raises(ExpertError) as caught:
+        problem.values()
+    message = str(caught.value)
+    assert message.startswith(f"cannot use the values {kept}: ") and why in message and "\n" not in message
+    assert message.endswith("Make it again with `unstale train-expert cartpole --values-only`.")
+
+
+def test_a_fingerprint_is_of_all_weights():
+    weights = tensors()
+    expert = Expert(**weights)
+    assert expert.fingerprint() == Expert(**{name: tensor.clone() for name, tensor in weights.items()}).fingerprint()
+    for name, tensor in weights.items():
+        assert Expert(**weights | {name: tensor + 1}).fingerprint() != expert.fingerprint()

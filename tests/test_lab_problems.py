@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from unstale.lab.mistakes import UserError
 from unstale.lab.problems import PROBLEMS, acrobot, cartpole, control, load, mountain_car, regression, replay
 from unstale.lab.problems.base import Transitions, seeded
 from unstale.lab.problems.control import Episodes, at_times_random, look_ahead, play, true_values
@@ -209,7 +210,8 @@ def test_a_stream_depends_on_its_arguments_alone(name):
 def test_numbers_do_not_depend_on_torchs_default_dtype(make_problem, small_buffers):
     def everything():
         problem = make_problem()
-        return problem.stream(0, 4, 3)(50), problem.values()
+        compute = problem.compute_values if isinstance(problem, Replay) else problem.values
+        return problem.stream(0, 4, 3)(50), compute()
 
     stream, values = everything()
     torch.set_default_dtype(torch.float32)
@@ -302,7 +304,7 @@ def test_values_of_acrobot_are_the_returns_of_its_episodes(small_buffers):
 def test_values_of_cartpole_and_their_standard_errors():
     """Two independent estimates differ as their standard errors say, and these are small."""
     problem = Replay(cartpole.TASK, states=64, rollouts=128)
-    first = problem.values()["training"]
+    first = problem.compute_values()["training"]
     again = true_values(cartpole.TASK, problem._policy(seeded("again")), first.state * cartpole.SCALE, rollouts=128)
     noisy = first.standard_error > 0
     error = (first.standard_error**2 + again.standard_error**2).sqrt()
@@ -313,6 +315,18 @@ def test_values_of_cartpole_and_their_standard_errors():
     left = 500 - 500 * first.state[:, 4]
     most = 0.1 * (1 - 0.99**left) / 0.01
     assert (first.value <= most + 1e-9).all() and first.value.mean() > 0.9 * most.mean()
+
+
+def test_kept_values_of_cartpole_are_those_of_new_rollouts():
+    problem = load("cartpole")
+    policy = problem._policy(seeded("new rollouts"))
+    for kept in problem.values().values():
+        some = slice(None, None, 32)
+        again = true_values(cartpole.TASK, policy, kept.state[some] * cartpole.SCALE, rollouts=256)
+        torch.testing.assert_close(again.state, kept.state[some])
+        error = (kept.standard_error[some] ** 2 + again.standard_error**2).sqrt()
+        assert ((again.value - kept.value[some]).abs() <= 5 * error + 1e-9).all()
+        assert 0.01 < kept.standard_error.square().mean().sqrt() < 0.03  # a number of 256 rollouts, not of 64 or 1024
 
 
 def test_training_and_evaluation_states_of_a_buffer_are_of_different_episodes(small_buffers):
@@ -342,7 +356,7 @@ def test_regression_to_the_papers_function():
 
 def test_problems_by_name():
     assert load("regression") is load("regression")
-    with pytest.raises(ValueError, match="did you mean 'mountain_car_online'"):
+    with pytest.raises(UserError, match="did you mean mountain_car_online"):
         load("mountaincar_onlin")
-    with pytest.raises(ValueError, match="no problem 'zzz'"):
+    with pytest.raises(UserError, match="unknown problem 'zzz'"):
         load("zzz")

@@ -12,8 +12,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from unstale.lab.drawing import METHOD_STYLE, finite_line, legend, panel_note, styles
-from unstale.lab.figures.base import Panel, Series, Verdict
+from unstale.lab.drawing import METHOD_STYLE, finite_line, label, legend, method_label, panel_note, styles
+from unstale.lab.figures.base import METHODS, Panel, Series, Verdict
 from unstale.lab.plots import draw, mathtext, save
 from unstale.lab.report import CLAIMS, claim_records, write
 from unstale.lab.report.html import html_report
@@ -198,10 +198,16 @@ def test_files_are_the_same_every_time_and_settings_are_left_alone(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.parametrize("style", METHOD_STYLE.values(), ids=METHOD_STYLE)
-def test_labels_can_be_set_and_markers_have_a_name_on_screen(style):
-    assert "\u0302" not in mathtext(style.label)
-    assert style.marker in SYMBOLS
+@pytest.mark.parametrize("method", METHODS)
+def test_labels_can_be_set_and_markers_have_a_name_on_screen(method):
+    assert "\u0302" not in mathtext(METHODS[method])
+    assert METHOD_STYLE[method].marker in SYMBOLS
+
+
+def test_a_method_has_one_label_everywhere():
+    series = Series("full", [0], [1], method="full")
+    assert method_label("full") == label(series) == METHODS["full"] == "μ̂"
+    assert set(METHOD_STYLE) == set(METHODS)
 
 
 def test_a_chart_holds_the_same_numbers():

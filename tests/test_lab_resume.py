@@ -65,6 +65,13 @@ def wait_for_files(store, count, process):
         time.sleep(0.001)
 
 
+def linger(store, count, seconds):
+    """Some time, but not so long that there are more files than that: a quick machine must not be done by then."""
+    end = time.monotonic() + seconds
+    while files(store) < count and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 def table(store):
     """Everything of every run, but for where and when it was made, as text, in which floats have all their digits."""
     rows = pq.read_table(store).drop_columns([*PROVENANCE, "seconds"]).sort_by("id").to_pylist()
@@ -83,10 +90,12 @@ def undisturbed(tmp_path_factory):
 
 def test_a_sweep_killed_three_times_ends_with_the_table_of_one_left_alone(tmp_path, start, undisturbed):
     store = tmp_path / "store"
-    moments = sorted(random.Random(0).sample(range(1, BATCHES - 4), 3))
-    for moment in moments:
+    numbers = random.Random(0)
+    for _ in range(3):
+        moment = files(store) + numbers.randint(1, 2)
         process = start(store, jobs=2)
         wait_for_files(store, moment, process)
+        linger(store, moment + 2, numbers.uniform(0, 0.3))  # into a batch, or the writing of a file
         process.kill()
         process.communicate(timeout=PATIENCE)  # its workers end, although only it was killed
         assert process.returncode == -signal.SIGKILL
@@ -144,4 +153,6 @@ def test_a_worker_that_is_killed_is_one_line_and_what_was_finished_stays(tmp_pat
     with pytest.raises(SweepError, match=r"^a worker process was stopped from outside \(exit code -9\)$"):
         run_batches(plan(RUNS, "cpu"), store, "cpu", 2, kill_one)
     assert 0 < store.check() < len(RUNS)
+    for worker in multiprocessing.active_children():  # killed, but perhaps not gone yet
+        worker.join(PATIENCE)
     assert multiprocessing.active_children() == []

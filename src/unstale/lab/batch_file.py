@@ -40,7 +40,7 @@ RESULTS = {
 }
 PROVENANCE = ("unstale_version", "torch_version", "python_version", "machine", "device", "commit", "finished")
 # In every file, null where not measured, because many tools take the columns of the first file for those of all.
-USUAL_CURVES = ("evaluation", "training", "drift", "agreement")
+USUAL_CURVES = ("evaluation", "training", "drift", "agreement", "agreement of batches", "agreement if uncorrected")
 CURVE = pa.list_(pa.float64())
 
 

@@ -6,10 +6,11 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from .experiment import SCALES, Run, Scale
+from .mistakes import UserError, unknown
 
 STORE, OUT = Path("runs/store"), Path("runs/report")
 
@@ -39,7 +41,7 @@ def list_(store: Store_ = STORE) -> None:
         counts = []
         for scale in SCALES:
             runs = figure.runs(scale)
-            done = sum(run.id in have for run in runs)
+            done = sum(run.id in have for run in runs) if have else 0  # no ids of 45,000 runs for nothing
             counts.append(f"{done:,} of {len(runs):,}" if done else f"{len(runs):,}")
         table.add_row(figure.name, ", ".join(map(str, figure.claims)), figure.title, *counts)
     Console(highlight=False).print(table)
@@ -48,7 +50,9 @@ def list_(store: Store_ = STORE) -> None:
 def reproduce(
     figures: Positional[Annotated[tuple[str, ...], arg(metavar="FIGURE", help="fig3, claim24, … or all")]],
     /,
-    scale: Annotated[Scale, arg(help="smoke: seconds; quick: minutes; paper: the paper's whole grid")] = "quick",
+    scale: Annotated[
+        str, arg(metavar="|".join(SCALES), help="smoke: seconds; quick: minutes; paper: the paper's whole grid")
+    ] = "quick",
     device: Device = "cpu",
     jobs: Jobs = 0,
     store: Store_ = STORE,
@@ -61,9 +65,11 @@ def reproduce(
     from .store import Store
 
     if not figures:
-        raise ValueError("name at least one figure, or all; `unstale list` says which there are")
-    chosen = named(figures)
-    runs, kept = runs_of(chosen, scale), Store(store, _warn)
+        raise UserError("name at least one figure, or all; `unstale list` says which there are")
+    with _asked_by_user():
+        chosen = named(figures)
+    workers = _workers(jobs, device)
+    runs, kept = runs_of(chosen, _scale(scale)), Store(store, _warn)
     kept.check()
     batches = missing(runs, kept, check_device(device))
     left = sum(map(len, batches))
@@ -71,7 +77,6 @@ def reproduce(
     if not batches:
         return
     kept.require_writable()
-    workers = jobs or (1 if device.startswith("cuda") else os.cpu_count() or 1)
     started = time.monotonic()
     with Bar(_screen, left, sum(cost(run) for batch in batches for run in batch)) as bar:
         run_batches(batches, kept, device, workers, bar.update)
@@ -89,7 +94,9 @@ def report(
     from .store import Store
     from .summary import read_summaries
 
-    summaries = fresh_summaries(Store(store, _warn), read_summaries(out))
+    with _asked_by_user():
+        before = read_summaries(out)
+    summaries = fresh_summaries(Store(store, _warn), before)
     page = pages.write(summaries, out)
     if not summaries:
         _say(f"no figure is whole in {store} yet: `unstale reproduce fig3` makes one")
@@ -113,12 +120,19 @@ def show(run_id: Positional[str], /, store: Store_ = STORE) -> None:
         print(f"  {name:28} {value}")
 
 
-def train_expert(problem: Positional[str], /, path: Path | None = None, seed: int = 0) -> None:
+def train_expert(
+    problem: Positional[str],
+    /,
+    path: Annotated[Path | None, arg(help="the expert's file; that of the package unless given")] = None,
+    seed: int = 0,
+    values_only: Annotated[bool, arg(help="keep the expert, and estimate the values of its policy anew")] = False,
+) -> None:
     """Train the expert whose values acrobot or cartpole asks for."""
-    from .experts import train_and_save
+    from .experts import keep_values, train_and_save
 
-    for name, value in train_and_save(problem, path, seed).items():
-        print(f"{name:10} {value}")
+    about = keep_values(problem, path) if values_only else train_and_save(problem, path, seed)
+    for name, value in about.items():
+        print(f"{name:28} {value}")
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -131,18 +145,54 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Errors that a user can mend are one line, and exit code 2."""
+    """Errors that a user can mend are one line, and exit code 2; others are the program's own, with a traceback."""
     from .engine.sweep import SweepError
     from .store import StoreError
 
     try:
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="unstale", description=__doc__, args=arguments)
-    except (ValueError, StoreError, SweepError, OSError) as error:
-        _screen.print(f"unstale: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+    except (UserError, StoreError, SweepError, OSError) as error:
+        _refuse(str(error))
+    except RuntimeError as error:
+        # torch has several types for it; all speak so.
+        if "CUDA" not in str(error) or "out of memory" not in str(error):
+            raise
+        _refuse("the memory of the GPU is full: ask for fewer processes with --jobs, or end others that use it")
     except KeyboardInterrupt:
         _screen.print("stopped: what was finished is kept, and the same command goes on from there")
         sys.exit(130)
+
+
+def _scale(name: str) -> Scale:
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise unknown("scale", name, SCALES)
+
+
+def _workers(jobs: int, device: str) -> int:
+    """How many processes are meant."""
+    if jobs < 0:
+        raise UserError(f"--jobs {jobs}: there cannot be fewer than 1 process; 0 chooses how many")
+    if jobs or device.startswith("cuda"):
+        return jobs or 1
+    if hasattr(os, "sched_getaffinity"):  # a container or a scheduler may allow fewer cores than the machine has
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _asked_by_user() -> Iterator[None]:
+    """Around calls whose only ``ValueError`` is about what the user named."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _refuse(why: str) -> NoReturn:
+    _screen.print(f"unstale: {why}", style="red", markup=False, soft_wrap=True)
+    sys.exit(2)
 
 
 def _say(text: str) -> None:

@@ -8,47 +8,41 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from .figures.base import Panel, Series
+from .figures.words import name
 
 
 @dataclass(frozen=True)
 class Style:
     """How a method looks. The colours are told apart by colour-blind eyes, the markers without any colour."""
 
-    label: str
     light: str  # the colour on a light ground, at least 3 : 1 against it
     dark: str  # and on a dark one
     marker: str  # in matplotlib's letters
 
 
 METHOD_STYLE: dict[str, Style] = {
-    "momentum": Style("μ", "#c85200", "#ff9142", "o"),
-    "oracle": Style("μ*", "#3a3a3a", "#e6e6e6", "D"),
-    "full": Style("μ̂", "#0067a5", "#5ab4f0", "s"),
-    "diagonal": Style("μ̂ diag", "#008060", "#35c79a", "^"),
-    "default": Style("unstale (default)", "#b0328a", "#f08fce", "v"),
-    "frozen": Style("frozen targets", "#8a6a00", "#e3bc3c", "P"),
-    "second_order": Style("μ̂, second derivatives kept", "#6f42c1", "#b99cf5", "X"),
+    "momentum": Style("#c85200", "#ff9142", "o"),
+    "oracle": Style("#3a3a3a", "#e6e6e6", "D"),
+    "full": Style("#0067a5", "#5ab4f0", "s"),
+    "diagonal": Style("#008060", "#35c79a", "^"),
+    "default": Style("#b0328a", "#f08fce", "v"),
+    "frozen": Style("#8a6a00", "#e3bc3c", "P"),
+    "second_order": Style("#6f42c1", "#b99cf5", "X"),
 }
 # For lines that are no method: activations, layers, kinds of features.
 OTHER_STYLES = (
     *METHOD_STYLE.values(),
-    Style("", "#00829b", "#5fd3e8", "<"),
-    Style("", "#b3202c", "#ff8a8a", ">"),
-    Style("", "#6b7280", "#a9b1bd", "h"),
+    Style("#00829b", "#5fd3e8", "<"),
+    Style("#b3202c", "#ff8a8a", ">"),
+    Style("#6b7280", "#a9b1bd", "h"),
 )
 
 
-def method_label(method: str) -> str:
-    """A method as it is written in the paper, or its own name.
-
-    >>> method_label("diagonal"), method_label("tanh")
-    ('μ̂ diag', 'tanh')
-    """
-    return METHOD_STYLE[method].label if method in METHOD_STYLE else method
+method_label = name  # the notes' own: a method has one label everywhere
 
 
 def label(series: Series) -> str:
-    return method_label(series.label or series.method)
+    return name(series.label or series.method)
 
 
 def styles(panels: Sequence[Panel]) -> dict[str, Style]:

@@ -13,12 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .problems import acrobot, cartpole
+from .mistakes import UserError
+from .problems import REPLAYS, acrobot, cartpole
 from .problems.base import seeded
 from .problems.control import Task, at_times_random, play
-from .problems.policies import Expert, ExpertError, expert_path, load_expert, making_of, save_expert, shapes
-
-__all__ = ["TASKS", "Expert", "ExpertError", "expert_path", "load_expert", "score", "train", "train_and_save"]
+from .problems.policies import Expert, expert_path, making_of, save_expert, shapes
 
 TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}
 HIDDEN = 8
@@ -51,8 +50,8 @@ def score(task: Task, expert: Expert, seed: int = 0) -> float:
 
 
 def train_and_save(problem: str, path: Path | None = None, seed: int = 0) -> dict[str, str]:
-    """Trains an expert, keeps it where the problem looks for it unless told otherwise, and returns what the file says
-    about itself."""
+    """Trains an expert, keeps it where the problem looks for it unless told otherwise, with the values of its policy
+    where those are estimates, and returns what the expert's file says about itself."""
     task = _task(problem)
     expert = train(problem, seed)
     about = {
@@ -63,13 +62,25 @@ def train_and_save(problem: str, path: Path | None = None, seed: int = 0) -> dic
         "score": f"{score(task, expert):.1f}",
         "score_without_random_actions": f"{score(replace(task, random_actions=0.0), expert):.1f}",
     }
-    save_expert(expert, path or expert_path(problem), about)
+    save_expert(expert, path or expert_path(problem), task, about)
+    replay = REPLAYS[problem](expert=path)
+    if not replay.values_are_exact:
+        replay.keep_values()
     return about
+
+
+def keep_values(problem: str, path: Path | None = None) -> dict[str, str]:
+    """Estimates the values of an expert there is anew, keeps them beside it, and returns what their file says about
+    itself."""
+    replay = REPLAYS[_task(problem).name](expert=path)
+    if replay.values_are_exact:
+        raise UserError(f"the values of {problem} are exact, and computed whenever they are needed: none are kept")
+    return replay.keep_values()
 
 
 def _task(problem: str) -> Task:
     if problem not in TASKS:
-        raise ValueError(f"there is no expert to train for {problem!r}, only for {' and '.join(TASKS)}")
+        raise UserError(f"there is no expert to train for {problem!r}, only for {' and '.join(TASKS)}")
     return TASKS[problem]
 
 

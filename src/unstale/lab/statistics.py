@@ -5,7 +5,9 @@ that places are pairs: the same data, the same initial weights. They are 0 or mo
 Where it says ``[..., settings, seeds]``, axes before these two (the steps of a curve, say) are kept.
 
 No diverged run is ever dropped. Statistics of ranks take it for what it is, worse than any other. Those that need
-finite numbers see the largest error of the comparison in its place (``counted``).
+finite numbers are given the errors as they count (``counted``): ``worst`` in its place, one number for all comparisons
+that are judged together. It should be no less than any error before the first step, or else diverging would be better
+than not training at all.
 
 Seeds are the independent unit. Runs of one seed share their data and initial weights across settings, so that twelve
 settings of ten seeds are ten observations and not 120: tests are over seeds, and intervals draw seeds again.
@@ -17,10 +19,11 @@ exception to both: it is the paper's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,29 +57,27 @@ class Comparison:
     diverged_b: int
 
 
-class Level(NamedTuple):
-    """The errors at one value of a hyper-parameter, whatever the others were."""
-
-    value: float
-    iqm: float
-    low: float
-    high: float
-
-
 def compare(
-    name_a: str, a: ArrayLike, name_b: str, b: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+    name_a: str,
+    a: ArrayLike,
+    name_b: str,
+    b: ArrayLike,
+    worst: float = math.inf,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Comparison:
-    """All that is said of two methods. Nothing stands beside it, so ``p_holm`` is the paired test's own."""
+    """All that is said of two methods, a diverged run counting as ``worst``. Nothing stands beside it, so ``p_holm`` is
+    the paired test's own."""
     a, b = _pairs(a, b)
-    finite = counted(a, b)
+    finite = counted(a, worst), counted(b, worst)
     low, high = bootstrap(relative_difference, *finite, resamples=resamples, seed=seed)
-    p = paired(a, b)
+    p = paired(*finite)
     return Comparison(
         a=name_a,
         b=name_b,
         effect=float(relative_difference(*finite)),
         interval=(float(low), float(high)),
-        p_welch=welch(a, b),
+        p_welch=welch(*finite),
         p_paired=p,
         p_holm=p,
         improvement=float(probability_of_improvement(a, b)),
@@ -91,26 +92,24 @@ def compare(
 def compare_all(
     errors: Mapping[str, ArrayLike],
     pairs: Iterable[tuple[str, str]] | None = None,
+    worst: float = math.inf,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Comparison]:
     """The pairs of methods, by default every pair, with Holm's correction over all of them."""
     chosen = combinations(errors, 2) if pairs is None else pairs
-    found = [compare(a, errors[a], b, errors[b], resamples, seed) for a, b in chosen]
+    found = [compare(a, errors[a], b, errors[b], worst, resamples, seed) for a, b in chosen]
     corrected = holm([comparison.p_paired for comparison in found])
     return [replace(comparison, p_holm=p) for comparison, p in zip(found, corrected, strict=True)]
 
 
-def counted(*errors: ArrayLike) -> tuple[Array, ...]:
-    """The errors with the largest finite one of them all in the place of diverged runs; 1 where all diverged.
+def counted(errors: ArrayLike, worst: float) -> Array:
+    """The errors as they count where finite numbers are needed: none is above ``worst``, diverged runs are at it.
 
-    >>> counted([[1.0, np.inf]], [[3.0, 2.0]])
-    (array([[1., 3.]]), array([[3., 2.]]))
+    >>> counted([[1.0, np.inf]], worst=3.0)
+    array([[1., 3.]])
     """
-    arrays = [np.asarray(x, dtype=float) for x in errors]
-    finite = [x[np.isfinite(x)] for x in arrays]
-    worst = max((x.max() for x in finite if x.size), default=1.0)
-    return tuple(np.where(np.isinf(x), worst, x) for x in arrays)
+    return _finite(np.minimum(np.asarray(errors, dtype=float), worst))
 
 
 def iqm(errors: ArrayLike) -> Any:
@@ -130,7 +129,7 @@ def iqm(errors: ArrayLike) -> Any:
 
 
 def relative_difference(a: ArrayLike, b: ArrayLike) -> Any:
-    """How much larger the errors of ``a`` are: ``exp(iqm(log a - log b)) - 1`` over pairs, diverged runs counted.
+    """How much larger the errors of ``a`` are: ``exp(iqm(log a - log b)) - 1`` over pairs, of errors as they count.
 
     -0.2 says that the typical run of ``a`` has an error 20 % below its pair's. Being a ratio within pairs, every
     setting weighs the same whatever its scale; being an interquartile mean, a few runs that ended at 10⁶ do not decide.
@@ -139,8 +138,7 @@ def relative_difference(a: ArrayLike, b: ArrayLike) -> Any:
     >>> round(float(relative_difference([[1.0, 100.0]], [[2.0, 200.0]])), 12)
     -0.5
     """
-    a, b = counted(a, b)
-    return np.expm1(iqm(_log(a) - _log(b)))
+    return np.expm1(iqm(_log_ratios(a, b)))
 
 
 def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Any:
@@ -159,10 +157,10 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Any:
 def welch(a: ArrayLike, b: ArrayLike) -> float:
     """The p of Welch's t-test over all runs, settings and seeds pooled, pairing ignored: the paper's test.
 
-    It takes all runs for independent, as the paper did. Those of one seed are not, which makes it optimistic: where
-    they go up and down together over the settings, its p is smaller than the evidence warrants.
+    Of errors as they count. It takes all runs for independent, as the paper did. Those of one seed are not, which makes
+    it optimistic: where they go up and down together over the settings, its p is smaller than the evidence warrants.
     """
-    a, b = counted(a, b)
+    a, b = _finite(a), _finite(b)
     if min(a.size, b.size) < 2:
         return 1.0
     if np.ptp(a) == np.ptp(b) == 0:
@@ -173,7 +171,7 @@ def welch(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> float:
-    """The p of a t-test of the log ratios over seeds, each seed's being its mean over settings; diverged runs counted.
+    """The p of a t-test over seeds, of what ``relative_difference`` is made of: each seed's ``seed_ratios``.
 
     Over seeds, because they are the independent unit. Were all pairs taken for independent, a correlation of .1 between
     a seed's log ratios in 50 settings would be enough to find a difference that is not there, at a level of .05, in 4
@@ -182,13 +180,27 @@ def paired(a: ArrayLike, b: ArrayLike) -> float:
     >>> round(paired([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [[2.0, 4.0, 2.0], [2.0, 4.0, 8.0]]), 4)  # 1, 2, 2 times log 2
     0.0377
     """
-    a, b = counted(*_pairs(a, b))
-    ratios = (_log(a) - _log(b)).mean(axis=0)
-    if len(ratios) < 2 or not ratios.any():
+    return against_zero(seed_ratios(a, b))
+
+
+def against_zero(numbers: ArrayLike) -> float:
+    """The p of a t-test that the mean of ``numbers [seeds]`` is 0."""
+    seeds = np.asarray(numbers, dtype=float)
+    if len(seeds) < 2 or not seeds.any():
         return 1.0
     # By hand: scipy warns about seeds that are nearly equal.
-    spread = ratios.std(ddof=1) / np.sqrt(len(ratios))
-    return float(2 * stats.t.sf(abs(ratios.mean()) / spread, len(ratios) - 1)) if spread else 0.0
+    spread = seeds.std(ddof=1) / np.sqrt(len(seeds))
+    return float(2 * stats.t.sf(abs(seeds.mean()) / spread, len(seeds) - 1)) if spread else 0.0
+
+
+def seed_ratios(a: ArrayLike, b: ArrayLike) -> Array:
+    """``[seeds]``: each seed's interquartile mean of ``log a - log b`` over settings, of errors as they count.
+
+    >>> seed_ratios([[1.0], [1.0], [1.0], [1e9]], [[1.0], [1.0], [1.0], [1.0]])  # one setting in four does not decide
+    array([0.])
+    """
+    ratios: Array = iqm(_log_ratios(*_pairs(a, b)).T[:, None, :])
+    return ratios
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -256,18 +268,6 @@ def best_setting(errors: ArrayLike) -> tuple[tuple[int, int], Array]:
     return (first, second), np.concatenate([errors[second, :half], errors[first, half:]])
 
 
-def sensitivity(errors: ArrayLike, values: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> list[Level]:
-    """Interquartile mean and interval for every value of a hyper-parameter, ``values`` being those of the settings."""
-    errors, of = np.asarray(errors, dtype=float), np.asarray(values, dtype=float)
-    if of.shape != errors.shape[:1]:
-        raise ValueError(f"sensitivity got {of.size} values for {errors.shape[0]} settings; give one for each")
-    parts = {float(value): errors[of == value] for value in np.unique(of)}
-    return [
-        Level(value, float(iqm(part)), *map(float, bootstrap(iqm, part, resamples=resamples, seed=seed)))
-        for value, part in parts.items()
-    ]
-
-
 def _pairs(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if a.ndim != 2 or a.shape != b.shape or a.size == 0:
@@ -277,6 +277,15 @@ def _pairs(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     return a, b
 
 
-def _log(errors: Array) -> Array:
-    """The logarithm, with the smallest number there is in the place of 0."""
-    return np.log(np.maximum(errors, np.finfo(float).tiny))
+def _log_ratios(a: ArrayLike, b: ArrayLike) -> Array:
+    """``log a - log b``, with the smallest number there is in the place of 0."""
+    tiny = np.finfo(float).tiny
+    ratios: Array = np.log(np.maximum(_finite(a), tiny)) - np.log(np.maximum(_finite(b), tiny))
+    return ratios
+
+
+def _finite(errors: ArrayLike) -> Array:
+    finite = np.asarray(errors, dtype=float)
+    if np.isinf(finite).any():
+        raise ValueError("runs diverged: say by ``worst`` what they count as")
+    return finite

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,13 +66,25 @@ def run_batches(batches: Sequence[Sequence[Run]], store: Store, device: str, job
     for _ in range(jobs):
         tasks.put(None)
     workers = [context.Process(target=_work, args=(tasks, news, store.path, device), daemon=True) for _ in range(jobs)]
-    for worker in workers:
-        worker.start()
     try:
+        with _deaf_to_interrupts():  # Ctrl-C reaches all of a terminal's processes; workers leave it to this one
+            for worker in workers:
+                worker.start()
         _follow(workers, news, progress)
     finally:
         for worker in workers:
-            worker.kill()
+            if worker.pid is not None:
+                worker.kill()
+                worker.join()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _follow(workers: Sequence[Any], news: Any, progress: Progress) -> None:
@@ -99,8 +113,6 @@ def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
         store = Store(path)
         while (batch := tasks.get()) is not None:
             _run_batch(batch, store, device, made, lambda *told: news.put(told))
-    except KeyboardInterrupt:
-        pass
     except Exception as error:
         news.put(error)
 

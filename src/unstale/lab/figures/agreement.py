@@ -13,6 +13,7 @@ from .base import Series
 from .curves import learning
 from .layout import Fields, lay_out
 
+OPPOSITE = 2.0  # 1 - cosine at its worst, as which a diverged run counts
 KINDS = {
     "samples": "agreement",
     "batches": "agreement of batches",
@@ -22,7 +23,8 @@ KINDS = {
 
 def cosines(records: Sequence[Record], kind: str = "samples", by: Fields = ("method",)) -> list[Series]:
     """The mean cosine along training, a diverged run counting as the worst that there is."""
-    return [_cosine(series) for series in learning(_disagreeing(records, kind), curve=kind, by=by)]
+    apart = learning(_disagreeing(records, kind), curve=kind, by=by, worst=OPPOSITE)
+    return [_cosine(series) for series in apart]
 
 
 def disagreement(

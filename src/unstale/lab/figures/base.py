@@ -18,7 +18,7 @@ METHODS = {
     "oracle": "μ*",
     "full": "μ̂",
     "diagonal": "μ̂ diag",
-    "default": "unstale's default",
+    "default": "unstale (default)",
     "frozen": "frozen targets",
     "second_order": "μ̂ with second derivatives",
 }

@@ -8,8 +8,9 @@ from ..records import Record
 from .base import Figure, Verdict
 from .curves import overview
 from .grids import REPLAY, seeds
-from .judging import compared, conclude, same, typical
-from .layout import lay_out
+from .judging import compared, conclude, same
+from .layout import lay_out, select
+from .words import final_errors
 
 GRID = REPLAY.varied(
     paper={"method": ["momentum", "full", "second_order"], "width": 8, "batch": 16, "alpha": [0.1, 0.05]},
@@ -19,9 +20,10 @@ GRID = REPLAY.varied(
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    errors = lay_out(records).final()
-    [evidence] = compared(errors, [("second_order", "full")])
-    return [conclude(20, [same(evidence)], records, typical(errors))]
+    own = select(records, method=["second_order", "full"])
+    layout = lay_out(own)
+    [evidence] = compared(layout.final(), [("second_order", "full")], layout.worst())
+    return [conclude(20, [same(evidence)], own, final_errors(records))]
 
 
 FIGURE = Figure(

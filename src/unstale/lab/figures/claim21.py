@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from ..records import Record
 from ..statistics import iqm
-from .agreement import cosines, disagreement
+from .agreement import OPPOSITE, cosines, disagreement
 from .base import Figure, Panel, Verdict
 from .curves import ERROR, learning
 from .grids import REPLAY, seeds
-from .judging import better, compared, conclude, name, typical
+from .judging import better, compared, conclude, corrected
 from .layout import lay_out, select
+from .words import final_errors, name, typical
 
 SMOOTH = ("tanh", "elu", "selu")
 BY = ("activation",)
@@ -50,19 +51,19 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Steadier is a lower 1 - cosine in the first tenth of the training; better is a lower final error."""
     own = select(records, method="full")
-    unsteadiness = disagreement(own, end=EARLY, by=BY)
-    steadier = compared(unsteadiness, [(activation, "leaky_relu") for activation in SMOOTH])
-    parts = [better(evidence, relation="is steadier than") for evidence in steadier]
-    errors = lay_out(own, BY).final()
-    ahead = compared(errors, [("leaky_relu", activation) for activation in ("relu", *SMOOTH)])
-    parts += [better(evidence, relation="learns better than") for evidence in ahead]
+    unsteadiness, layout = disagreement(own, end=EARLY, by=BY), lay_out(own, BY)
+    steadier = compared(unsteadiness, [(activation, "leaky_relu") for activation in SMOOTH], OPPOSITE)
+    others = [("leaky_relu", activation) for activation in ("relu", *SMOOTH)]
+    evidence, _ = corrected([*steadier, *compared(layout.final(), others, layout.worst())])
+    parts = [better(each, relation="is steadier than") for each in evidence[: len(steadier)]]
+    parts += [better(each, relation="learns better than") for each in evidence[len(steadier) :]]
     note = " ".join(
         [
             "All of μ̂; steadier is a lower 1 - cosine in the first tenth of training.",
             typical(unsteadiness, "1 - cosine early"),
             typical(disagreement(own, by=BY), "1 - cosine along training"),
-            typical(errors, "Final errors"),
-            typical(lay_out(select(records, method="momentum"), BY).final(), "Final errors of μ"),
+            final_errors(own, BY, "Final errors"),
+            final_errors(select(records, method="momentum"), BY, "Final errors of μ"),
         ]
     )
     return [conclude(21, parts, own, note)]

@@ -1,8 +1,8 @@
 """From records to panels: learning curves, errors against a hyper-parameter, shares of diverged runs.
 
-Means are the paper's; along training, a diverged run counts in them as the largest error that any other run of the
-panel ever had: it is never dropped, and what it blew up to on its way does not hide the rest. The interquartile mean
-needs no such number: it is infinite, and its line ends, once more than a quarter have diverged.
+Means are the paper's. No error counts in them for more than ``Layout.worst``, as which verdicts count a diverged run:
+it is never dropped, and what it blew up to on its way does not hide the rest. The interquartile mean needs no such
+number: it is infinite, and its line ends, once more than a quarter have diverged.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def learning(
     curve: str = "evaluation",
     by: Fields = ("method",),
     first: int = 0,
+    worst: float | None = None,
 ) -> list[Series]:
     """A line for each method along training, from the ``first`` measurement on."""
     layout = lay_out(records, by)
     curves = {line: own[first:] for line, own in layout.curves(curve).items()}
     if statistic is mean:
-        curves = _bounded(curves)
+        curves = _bounded(curves, layout.worst(curve) if worst is None else worst)
     at = layout.at[first:]
     return [banded(str(line), at, curves[line], statistic, **_about(layout, line, by)) for line in curves]
 
@@ -77,7 +78,7 @@ def against(
     values = np.unique(of)
     levels = {line: np.stack([errors[-1][of == value] for value in values]) for line, errors in layout.curves().items()}
     if statistic is mean:
-        levels = dict(zip(levels, counted(*levels.values()), strict=True))
+        levels = _bounded(levels, layout.worst())
     return [banded(str(line), values, levels[line], statistic, **_about(layout, line, by), **more) for line in levels]
 
 
@@ -107,11 +108,8 @@ def overview(records: Sequence[Record], field: str = "alpha") -> list[Panel]:
     return [*learning_panels(records), against_panel(records, field), *divergence_panels(records, field)]
 
 
-def _bounded(curves: dict[Line, Array]) -> dict[Line, Array]:
-    """Curves ``[steps, settings, seeds]`` cut off at the largest error of those that stay finite."""
-    largest = [own[:, np.isfinite(own).all(axis=0)].max(initial=0.0) for own in curves.values()]
-    worst = max(largest) or max(own[0].max() for own in curves.values())  # none stays finite: where they began
-    return {line: np.minimum(own, worst) for line, own in curves.items()}
+def _bounded(curves: dict[Line, Array], worst: float) -> dict[Line, Array]:
+    return {line: counted(own, worst) for line, own in curves.items()}
 
 
 def _about(layout: Layout, line: Line, by: Fields) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from ..records import Record
 from . import damping
 from .base import Figure, Verdict
 from .grids import REPLAY
-from .judging import compared, conclude, differs, same, small, typical
-from .layout import lay_out
+from .judging import compared, conclude, differs, same, small
+from .layout import lay_out, select
+from .words import final_errors
 
 LITTLE = 0.25
 
@@ -24,11 +25,12 @@ GRID = REPLAY.varied(
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    errors = lay_out(records).final()
-    oracle, full = compared(errors, [("oracle", "momentum"), ("full", "momentum")])
+    own = select(records, method=["momentum", "oracle", "full"])
+    layout = lay_out(own)
+    oracle, full = compared(layout.final(), [("oracle", "momentum"), ("full", "momentum")], layout.worst())
     # The paper has p ≈ 0.001 for the oracle.
     parts = [differs(oracle, threshold=0.01), small(oracle, LITTLE), same(full)]
-    return conclude(1, parts, records, typical(errors), reading)
+    return conclude(1, parts, own, final_errors(records), reading)
 
 
 FIGURE = Figure(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .base import Figure
 from .dependence import panels, verdict
+from .fig3 import LARGEST, MILDER
 from .grids import REPLAY
+from .layout import without
 
 GRID = REPLAY.varied(
     paper={"beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},
@@ -20,5 +22,8 @@ FIGURE = Figure(
     "0.1 and 0.05; 10 seeds; 5,000 steps.",
     runs=GRID,
     panels=lambda records: panels(records, "beta"),
-    judge=lambda records: [verdict(15, records, "beta", "β")],
+    judge=lambda records: [
+        verdict(15, records, "beta", "β"),
+        verdict(15, without(records, alpha=LARGEST), "beta", "β", MILDER),
+    ],
 )

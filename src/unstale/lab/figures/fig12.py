@@ -8,17 +8,18 @@ from itertools import combinations
 from ..records import Record
 from .base import Figure, Verdict
 from .curves import overview
-from .grids import FOUR, KERNELS
-from .judging import compared, conclude, same, typical
+from .grids import CELLS, FOUR, KERNELS
+from .judging import compared, conclude, same
 from .layout import lay_out
+from .words import final_errors
 
 GRID = KERNELS.varied(paper={"method": FOUR, "rbf_width": 1.0, "beta": [0.9, 0.99], "measure": ()}, smoke={"beta": 0.9})
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    errors = lay_out(records).final()
-    parts = [same(evidence) for evidence in compared(errors, combinations(FOUR, 2))]
-    return [conclude(6, parts, records, typical(errors))]
+    layout = lay_out(records)
+    parts = [same(evidence) for evidence in compared(layout.final(), combinations(FOUR, 2), layout.worst())]
+    return [conclude(6, parts, records, final_errors(records))]
 
 
 FIGURE = Figure(
@@ -26,7 +27,7 @@ FIGURE = Figure(
     title="RBF features: all methods",
     claims=(6,),
     settings="Mountain Car from replay; linear in RBF features on a grid of 10 by 10 and of 20 by 20, σ² 1; α 0.1 and "
-    "0.01; β 0.9 and 0.99; batches of 16; 10 seeds; 5,000 steps.",
+    f"0.01; β 0.9 and 0.99; batches of 16; 10 seeds; 5,000 steps. {CELLS}",
     runs=GRID,
     panels=overview,
     judge=judge,

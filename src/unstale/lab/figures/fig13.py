@@ -13,8 +13,9 @@ from ..statistics import Array, iqm
 from .base import Figure, Panel, Series, Verdict
 from .curves import ERROR, banded
 from .grids import REPLAY, seeds
-from .judging import better, compared, conclude, no_better, typical
-from .layout import lay_out, select
+from .judging import better, compared, conclude, no_better
+from .layout import Layout, lay_out, select
+from .words import typical
 
 LAYERS = 6
 BOTTOM = {count: tuple(range(count)) for count in (1, 2, 3)}
@@ -63,15 +64,18 @@ def runs(scale: Scale) -> list[Run]:
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     return [
-        Panel(rest.reading, "layers corrected fully", ERROR, _lines(_errors(records, rest)), log_y=True)
+        Panel(rest.reading, "layers corrected fully", ERROR, _lines(_errors(_layout(records, rest), rest)), log_y=True)
         for rest in RESTS
     ]
 
 
-def _errors(records: Sequence[Record], rest: Rest) -> dict[str, Array]:
+def _layout(records: Sequence[Record], rest: Rest) -> Layout:
+    return lay_out(select(records, method=[rest.none, rest.some, "full"]), by=("method", "corrected_layers"))
+
+
+def _errors(layout: Layout, rest: Rest, curve: str = "evaluation") -> dict[str, Array]:
     """Final errors ``[settings, seeds]`` by which layers are corrected fully."""
-    own = select(records, method=[rest.none, rest.some, "full"])
-    curves = lay_out(own, by=("method", "corrected_layers")).curves()
+    curves = layout.curves(curve)
     chosen = {
         "none": (rest.none, ()),
         **{f"bottom {count}": (rest.some, layers) for count, layers in BOTTOM.items()},
@@ -103,14 +107,15 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _verdict(records: Sequence[Record], rest: Rest) -> Verdict:
-    errors = _errors(records, rest)
+    layout = _layout(records, rest)
+    errors = _errors(layout, rest)
     bottom = [(f"bottom {count}", f"top {count}") for count in BOTTOM]
     whole = [("all", "bottom 3"), ("all", "top 3")]
     ends = [(f"both ends, {2 * count}", f"bottom {count}") for count in (1, 2)]
-    evidence = compared(errors, [*bottom, *whole, *ends])
+    evidence = compared(errors, [*bottom, *whole, *ends], layout.worst())
     parts = [*map(better, evidence[: len(bottom + whole)]), *map(no_better, evidence[len(bottom + whole) :])]
-    own = select(records, method=[rest.none, rest.some, "full"])
-    return conclude(10, parts, own, typical(errors), rest.reading)
+    note = f"{typical(errors)} {typical(_errors(layout, rest, 'training'), 'On states as in training')}"
+    return conclude(10, parts, select(records, method=[rest.some, "full"]), note, rest.reading)
 
 
 FIGURE = Figure(

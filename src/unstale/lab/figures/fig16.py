@@ -8,21 +8,23 @@ from ..records import Record
 from .base import Figure, Verdict
 from .curves import overview
 from .grids import FIVE, REPLAY
-from .judging import better, compared, conclude, typical
-from .layout import lay_out
+from .judging import better, compared, conclude
+from .layout import lay_out, select
+from .words import final_errors, name
 
 GRID = REPLAY.varied(paper={"method": [*FIVE, "frozen"]})
 MUCH = 0.2
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    layout = lay_out(records)
-    ends, means = layout.final(), layout.along("evaluation")
-    [at_the_end] = compared(ends, [("momentum", "frozen")])
-    [on_the_way] = compared(means, [("momentum", "frozen")])
-    parts = [better(at_the_end, least=MUCH), better(on_the_way, least=MUCH)]
-    note = f"The first is of final errors, the second of mean errors along training. {typical(ends)}"
-    return [conclude(12, parts, records, note, reading="Mountain Car")]
+    """Slower is a higher error at the end, and a higher mean error along training."""
+    own = select(records, method=["momentum", "frozen"])
+    layout = lay_out(own)
+    measures = {"at the end": layout.final(), "along training": layout.along("evaluation")}
+    errors = {f"{name(method)} {when}": of for when, each in measures.items() for method, of in each.items()}
+    pairs = [(f"{name('momentum')} {when}", f"{name('frozen')} {when}") for when in measures]
+    parts = [better(evidence, least=MUCH) for evidence in compared(errors, pairs, layout.worst(judged=errors))]
+    return [conclude(12, parts, own, final_errors(records), reading="Mountain Car")]
 
 
 FIGURE = Figure(

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from ..records import Record
 from . import damping
 from .base import Figure, Verdict
-from .grids import FIVE, Grid, seeds
-from .judging import at_best, better, compared, conclude, differs, same, typical
-from .layout import lay_out
+from .grids import FIVE, FOUR, ORDER, Grid, seeds
+from .judging import better, compared, conclude, differs, same
+from .layout import lay_out, select
+from .words import at_best, final_errors
 
 GRID = Grid(
     paper={
@@ -33,11 +34,12 @@ GRID = Grid(
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    errors = lay_out(records).final()
-    ahead = [("full", "momentum"), ("oracle", "momentum"), ("full", "diagonal"), ("oracle", "diagonal")]
-    *leads, apart, equal = compared(errors, [*ahead, ("diagonal", "momentum"), ("full", "oracle")])
+    own = select(records, method=FOUR)
+    layout = lay_out(own)
+    *leads, apart, equal = compared(layout.final(), [*ORDER, ("full", "oracle")], layout.worst())
     parts = [*(better(lead, threshold=0.001) for lead in leads), differs(apart, threshold=0.001), same(equal)]
-    return conclude(4, parts, records, f"{typical(errors)} {at_best(errors)}", reading)
+    note = f"{final_errors(records)} {at_best(lay_out(records).final())}"
+    return conclude(4, parts, own, note, reading)
 
 
 FIGURE = Figure(

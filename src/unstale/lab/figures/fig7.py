@@ -14,9 +14,12 @@ from .base import Figure, Panel, Series, Verdict
 from .curves import ERROR, banded
 from .fig6 import SETTINGS
 from .grids import KERNELS
-from .judging import conclude, name, typical
+from .judging import conclude
 from .layout import lay_out, select
 from .trends import along, rank_correlations, trends
+from .words import name, typical
+
+JUDGED = ["momentum", "full", "diagonal"]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
@@ -52,15 +55,19 @@ def _lines(records: Sequence[Record]) -> list[Series]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    layout = lay_out(records)
+    """Diverged runs have no drift to rank their errors by: they are left out of the ranking, and told."""
+    own = select(records, method=JUDGED)
+    layout = lay_out(own)
     errors, drifts = layout.final(), layout.along("drift")
     correlations = {
         f"error of {name(method)} against its drift": rank_correlations(
             along(layout, drifts[method], "rbf_width"), along(layout, errors[method], "rbf_width")
         )
-        for method in ("momentum", "full", "diagonal")
+        for method in JUDGED
     }
-    return [conclude(8, trends(correlations), records, typical(drifts, "Mean drift"))]
+    diverged = sum(record.diverged_at is not None for record in own)
+    note = f"Ranked without the {diverged} of {len(own)} runs that diverged. {typical(drifts, 'Mean drift')}"
+    return [conclude(8, trends(correlations), own, note)]
 
 
 FIGURE = Figure(

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from ..records import Record
 from ..statistics import iqm
-from .agreement import KINDS, cosines, disagreement
+from .agreement import KINDS, OPPOSITE, cosines, disagreement
 from .base import Figure, Panel, Verdict
 from .curves import ERROR, learning
 from .grids import REPLAY, seeds
-from .judging import below, better, compared, conclude, number
+from .judging import below, better, compared, conclude
 from .layout import select
+from .words import final_errors, number
 
 GRID = REPLAY.varied(
     paper={
@@ -43,9 +44,9 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     own = select(records, method="full")
     close = below("1 - cosine of μ̂'s samples in the first half", disagreement(own, end=0.5)["full"], CLOSE)
     quarters = {"the first quarter": disagreement(own, end=0.25)["full"], "the last": disagreement(own, 0.75)["full"]}
-    [falling] = compared(quarters, [("the first quarter", "the last")])
+    [falling] = compared(quarters, [("the first quarter", "the last")], OPPOSITE)
     means = ", ".join(f"{kind} {number(1 - float(iqm(disagreement(own, kind=kind)['full'])))}" for kind in KINDS)
-    note = f"All of 1 - cosine. Mean cosines along the training of μ̂: {means}."
+    note = f"All of 1 - cosine. Mean cosines along the training of μ̂: {means}. {final_errors(records)}"
     return [conclude(9, [close, better(falling, relation="is below")], own, note)]
 
 

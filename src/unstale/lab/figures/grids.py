@@ -12,6 +12,14 @@ Choices = Mapping[str, Any]  # of ``experiment.grid``: a list is several, anythi
 
 FOUR = ["momentum", "oracle", "full", "diagonal"]  # the paper's
 FIVE = [*FOUR, "default"]
+# Which is better than which in figure 3, beginning with the pair that the paper is about.
+ORDER = [
+    ("full", "momentum"),
+    ("oracle", "momentum"),
+    ("full", "diagonal"),
+    ("oracle", "diagonal"),
+    ("diagonal", "momentum"),
+]
 
 
 def seeds(count: int) -> list[int]:
@@ -60,6 +68,10 @@ REPLAY = Grid(
     smoke={**TINY, "alpha": [0.5, 0.1], "beta": 0.9},
 )
 
+CELLS = (
+    "σ is measured in cells of the grid (2/grid of [-1, 1]), as in the authors' code, where the paper's appendix has a "
+    "variance of σ²/grid."
+)
 # A linear function of radial basis functions, whose overlap is varied.
 KERNELS = Grid(
     paper={

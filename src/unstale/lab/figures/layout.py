@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -57,6 +57,13 @@ class Layout:
         length = len(self.at) - 1
         part = slice(1 + int(start * length), 1 + max(int(start * length) + 1, int(end * length)))
         return {str(line): curves[part].mean(0) for line, curves in self.curves(name).items()}
+
+    def worst(self, name: str = "evaluation", judged: Mapping[str, Array] | None = None) -> float:
+        """What a diverged run counts as: the largest finite number of those ``judged``, by default what the curves end
+        with, and of those before the first step, than which no divergence is better."""
+        chosen = self.final(name) if judged is None else judged
+        numbers = [*(curves[0] for curves in self.curves(name).values()), *chosen.values()]
+        return max(float(own[np.isfinite(own)].max(initial=0.0)) for own in numbers)
 
     def values(self, field: str) -> list[Any]:
         """What a field of the runs is, setting by setting."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from .control import Task
+from .tensor_file import TensorFile
 
 DIRECTORY = Path(__file__).parent / "experts"
-
-
-class ExpertError(ValueError):
-    """An expert's file cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,14 @@ class Expert:
     def __call__(self, observation: Tensor) -> Tensor:
         hidden = torch.tanh(observation.float() @ self.hidden_weight + self.hidden_bias)
         return (hidden @ self.output_weight + self.output_bias).argmax(-1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def fingerprint(self) -> str:
+        """Twelve characters that tell these weights from others, whatever else is in their file."""
+        return hashlib.sha256(save(self.tensors())).hexdigest()[:12]
 
 
 def shapes(task: Task, hidden: int) -> list[tuple[int, int]]:
@@ -49,32 +54,22 @@ def making_of(problem: str) -> str:
     return f"unstale train-expert {problem}"
 
 
-def save_expert(expert: Expert, path: Path, about: dict[str, str]) -> None:
-    """Writes the file at once or not at all, with what is to be known about it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    save_file({f.name: getattr(expert, f.name) for f in fields(expert)}, unfinished, metadata=about)
-    unfinished.replace(path)
+def save_expert(expert: Expert, path: Path, task: Task, about: dict[str, str]) -> None:
+    """Writes the file, with what is to be known about it."""
+    _file(path, task).write(expert.tensors(), about)
 
 
 def load_expert(path: Path, task: Task) -> Expert:
     """An expert for the task, or an ``ExpertError`` of one line that says what is wrong with the file."""
-
-    def refused(why: object) -> ExpertError:
-        what = " ".join(str(why).split())
-        return ExpertError(f"cannot use the expert {path}: {what}. Make it again with `{making_of(task.name)}`.")
-
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise refused(error) from error
+    file = _file(path, task)
     names = [f.name for f in fields(Expert)]
-    if sorted(tensors) != sorted(names):
-        raise refused(f"it holds {', '.join(sorted(tensors)) or 'nothing'} instead of {', '.join(names)}")
+    tensors, _ = file.read(names)
     found = [tuple(tensors[name].shape) for name in names]
     wanted = shapes(task, hidden=found[1][-1] if found[1] else 0)
     if found != wanted:
-        raise refused(f"its shapes are {found}, not {wanted}")
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise refused("some of its numbers are not finite")
+        raise file.refused(f"its shapes are {found}, not {wanted}")
     return Expert(**{name: tensor.float() for name, tensor in tensors.items()})
+
+
+def _file(path: Path, task: Task) -> TensorFile:
+    return TensorFile(path, "expert", making_of(task.name))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .base import Stream, Transitions, ValueSet, seeded
 from .control import Policy, Tape, Task, at_times_random, drawn, true_values
+from .kept_values import load_values, save_values, values_path
 from .policies import expert_path, load_expert
 
 TRANSITIONS = 50_000
@@ -20,14 +22,16 @@ class Replay:
 
     bootstraps = True
 
-    def __init__(self, task: Task, states: int, rollouts: int = 1) -> None:
-        """``states`` are measured in each set of true values, by so many rollouts from each."""
+    def __init__(self, task: Task, states: int, rollouts: int = 1, expert: Path | None = None) -> None:
+        """``states`` are measured in each set of true values, by so many rollouts from each. The file of the expert is
+        the project's unless given."""
         self.task = task
         self.inputs = task.inputs
         self._states, self._rollouts = states, rollouts
-        self._expert = load_expert(expert_path(task.name), task)
+        self._expert_path = expert or expert_path(task.name)
+        self._expert = load_expert(self._expert_path, task)
         self._buffer = cache(self._seen_buffer)
-        self._values = cache(self._true_values)
+        self._values = cache(self._exact_or_kept_values)
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
         buffer = self._buffer(n_step)
@@ -41,7 +45,27 @@ class Replay:
 
     def values(self) -> dict[str, ValueSet]:
         """Of states of the buffer, and of states of other episodes."""
-        return {"training": self._values("buffer"), "evaluation": self._values("evaluation")}
+        return self._values()
+
+    @property
+    def values_are_exact(self) -> bool:
+        """Whether one rollout tells a value; otherwise means of many are kept in a file."""
+        return self._rollouts == 1
+
+    def compute_values(self) -> dict[str, ValueSet]:
+        """The values by new rollouts."""
+        return {"training": self._true_values("buffer"), "evaluation": self._true_values("evaluation")}
+
+    def keep_values(self) -> dict[str, str]:
+        """Computes the values and keeps them beside the expert; returns what the file says about itself."""
+        path = values_path(self._expert_path)
+        return save_values(self.compute_values(), path, self.task, self._expert, self._rollouts)
+
+    def _exact_or_kept_values(self) -> dict[str, ValueSet]:
+        if self.values_are_exact:
+            return self.compute_values()
+        path = values_path(self._expert_path)
+        return load_values(path, self.task, self._expert, self._states, self._rollouts)
 
     def _policy(self, numbers: torch.Generator) -> Policy:
         return at_times_random(self._expert, self.task, numbers)

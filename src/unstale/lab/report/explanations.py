@@ -15,14 +15,17 @@ EXPLANATIONS: dict[str, str] = {
     "(bootstrap); so are the bands in the figures.",
     "IQM": "interquartile mean, the mean of the middle half of the runs: a few lucky or broken runs do not move it.",
     "p, Welch": "the paper's test, in which seeds and settings are pooled and pairs are ignored; shown for comparison.",
-    "p, paired, Holm": "a t-test over seeds on the mean log ratio of each seed's pairs, corrected by Holm's method for "
-    "the number of comparisons beside it. Seeds are what is drawn independently: runs of one seed in several settings "
-    "share data and initial weights, which Welch's test as the paper used it overlooks. Where a claim has several "
-    "comparisons, the smallest and the largest p are shown.",
+    "p, paired, Holm": "a t-test over seeds on the interquartile mean of the log ratios of each seed's pairs, "
+    "corrected by Holm's method for the number of comparisons beside it. Seeds are what is drawn independently: runs "
+    "of one seed in several settings share data and initial weights, which Welch's test as the paper used it "
+    "overlooks. Where a claim has several comparisons, the smallest and the largest p are shown.",
     "a better": "probability of improvement: the share of pairs in which a ends with the lower error.",
-    "Diverged": "a run whose error left all bounds. It is never dropped: ranks and means take it as worse than any "
-    "other, and what needs finite numbers takes the largest error of the comparison in its place. A cross marks where "
-    "so many runs have diverged that a line ends.",
+    "Diverged": "a run whose error left all bounds. It is never dropped: ranks and interquartile means take it as "
+    "worse than any other. What needs finite numbers (differences, tests, plain means) takes one number in its place, "
+    "the same in a whole verdict: the largest error before the first step, or the largest in the end if that is "
+    "larger. So diverging never counts as better than not having trained. A cross marks where so many runs have "
+    "diverged that a line ends. Runs and divergences of a claim are those that its verdict compares; its figure may "
+    "have more.",
     "Verdicts": "“holds” and “does not hold” are said where the data decide; “inconclusive” where they do not; “not "
     "run” where nothing was measured.",
 }

@@ -7,44 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from ..figures.base import Outcome
+from ..figures.words import NOTHING as NOTHING
+from ..figures.words import interval as interval
+from ..figures.words import number as number
+from ..figures.words import probability as probability
 from ..summary import Summary
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SIGNS: dict[Outcome, str] = {"holds": "✓", "does not hold": "✗", "inconclusive": "?", "not run": "–"}
-NOTHING = "–"
-
-
-def number(value: float | None) -> str:
-    """Three digits.
-
-    >>> number(-0.38149), number(1234567.0), number(0.00001), number(math.inf), number(None)
-    ('−0.381', '1,234,567', '1e−05', '∞', '–')
-    """
-    if value is None or math.isnan(value):
-        return NOTHING
-    if math.isinf(value):
-        text = "∞" if value > 0 else "-∞"
-    else:
-        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return text.replace("-", "−")
-
-
-def interval(ends: Sequence[float] | None) -> str:
-    """
-    >>> interval((-0.5, 0.25))
-    '[−0.5, 0.25]'
-    """
-    return f"[{number(ends[0])}, {number(ends[1])}]" if ends else ""
-
-
-def probability(p: float | None) -> str:
-    """
-    >>> probability(0.0004), probability(0.0312), probability(None)
-    ('< 0.001', '0.031', '–')
-    """
-    if p is None or math.isnan(p):
-        return NOTHING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def probabilities(values: Iterable[float]) -> str:

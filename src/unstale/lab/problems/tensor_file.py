@@ -1,0 +1,51 @@
+"""Tensors kept as safetensors files: written at once or not at all, and refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..mistakes import UserError
+
+
+class ExpertError(UserError):
+    """A file of an expert, or of its values, cannot be used."""
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A file, what it is called in messages, and the command that makes it."""
+
+    path: Path
+    what: str
+    command: str
+
+    def write(self, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+        """With what is to be known about them."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path.with_suffix(".unfinished")
+        save_file(tensors, unfinished, metadata=about)
+        unfinished.replace(self.path)
+
+    def read(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors of these names, all finite, and what is known about them."""
+        try:
+            with safe_open(self.path, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+                about = file.metadata() or {}
+        except (OSError, SafetensorError) as error:
+            raise self.refused(error) from error
+        if sorted(tensors) != sorted(names):
+            raise self.refused(f"it holds {', '.join(sorted(tensors)) or 'nothing'} instead of {', '.join(names)}")
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise self.refused("some of its numbers are not finite")
+        return tensors, about
+
+    def refused(self, why: object) -> ExpertError:
+        reason = " ".join(str(why).split())
+        return ExpertError(f"cannot use the {self.what} {self.path}: {reason}. Make it again with `{self.command}`.")
