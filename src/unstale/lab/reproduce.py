@@ -45,7 +45,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         runs=len(records),
         diverged=sum(record.diverged_at is not None for record in records),
         seconds=origin.seconds,
-        cut=figure.cut if scale == "paper" else f"Run at the scale “{scale}”, which is smaller than the paper's.",
+        cut="" if scale == "paper" else f"Run at the scale “{scale}”, which is smaller than the paper's.",
         machines=_machines(origin.values),
         versions=versions,
         commit=", ".join(origin.values["commit"]),

@@ -78,4 +78,3 @@ class Figure:
     runs: Callable[[Scale], list[Run]]
     panels: Callable[[Sequence[Record]], list[Panel]]
     judge: Callable[[Sequence[Record]], list[Verdict]]
-    cut: str = ""  # what had to be left out at paper scale, and why

@@ -61,13 +61,13 @@ def _direction(layout: Layout, differ: bool) -> str:
     place = {method: (float(iqm(own)), int(np.isinf(own).sum())) for method, own in layout.final().items()}
     *_, worst = ranked = sorted(place, key=place.__getitem__)
     are = "They differ" if differ else "Not all are found to differ"
-    in_order = "in" if all(place[a] < place[b] for a, b in ORDER) else "not in"
+    order = "in" if all(place[a] < place[b] for a, b in ORDER) else "not in"
     diverged = np.isinf(layout.final()[worst])
     at_largest = int(diverged[np.array(layout.values("alpha")) == LARGEST].sum())
-    counts = f": {diverged.sum()} of {diverged.size} runs diverged, {at_largest} of them at α = {LARGEST}"
+    counts = f", for {diverged.sum()} of {diverged.size} runs diverged, {at_largest} of them at α = {LARGEST}"
     each = ", ".join(f"{name(method)} {number(place[method][0])}" for method in ranked)
     told = f"{name(worst)} is the worst{counts if diverged.any() else ''}. From the best: {each}."
-    return f"{are}, and they are {in_order} the paper's order: {told}"
+    return f"{are}, and they are {order} the paper's order: {told}"
 
 
 def divergences_at_largest(records: Sequence[Record]) -> str:

@@ -66,7 +66,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         for method in JUDGED
     }
     diverged = sum(record.diverged_at is not None for record in own)
-    note = f"Ranked without the {diverged} of {len(own)} runs that diverged. {typical(drifts, 'Mean drift')}"
+    unranked = f"{diverged} of {len(own)} runs diverged and are not ranked. " if diverged else ""
+    note = f"{unranked}{typical(drifts, 'Mean drift')}"
     return [conclude(8, trends(correlations), own, note)]
 
 
