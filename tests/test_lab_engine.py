@@ -202,7 +202,7 @@ def test_gradients_are_those_of_autograd(activation):
             of_state = gradient(rows[i, k])
             torch.testing.assert_close(v[i, k], of_state)
             torch.testing.assert_close(u[i, k], of_state - discount[i, k] * gradient(rows[i, 5 + k]))
-    states = [x[:, :5] for x in inputs]
+    states = [x[..., :5] for x in inputs]
     torch.testing.assert_close(network.gradient(theta, states, slope).total, (slope[..., None] * v).sum(1))
 
 

@@ -15,7 +15,7 @@ from . import methods
 from .training import network_of
 
 # What one batch may weigh. Small ones on a CPU stay in its cache and lose little when killed; a GPU wants them large.
-LIMITS = {"cpu": 4e8, "cuda": 1e11}  # multiply-adds a step
+LIMITS = {"cpu": 1e8, "cuda": 1e11}  # multiply-adds a step
 
 
 def plan(runs: Sequence[Run], device: str) -> list[list[Run]]:
@@ -49,6 +49,6 @@ def _shape(run: Run) -> tuple:
 
 
 def _cut(group: list[Run], limit: float) -> list[list[Run]]:
-    size = max(1, int(limit / _work(group[0])))
-    parts = -(-len(group) // size)
+    """Parts of about the same size, of two runs at least: one alone costs as much."""
+    parts = max(1, len(group) // max(2, int(limit / _work(group[0]))))
     return [group[i * len(group) // parts : (i + 1) * len(group) // parts] for i in range(parts)]

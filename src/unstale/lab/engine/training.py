@@ -156,7 +156,7 @@ class Training:
         linear = self.network.linearize(self.theta, inputs, samples.discount, slope, curvature)
         if not self.method.second_order:
             return linear
-        hessian = self.network.hessian(self.theta, _states([samples.rows], slope)[0], slope)
+        hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
         return Linearization(linear.pieces, slope, curvature, hessian)
 
     def _move(self, momentum: Tensor, residual: Tensor) -> None:
@@ -209,7 +209,7 @@ def network_of(run: Run, inputs: int) -> Network:
 
 def _states(inputs: Sequence[Tensor], per_sample: Tensor) -> list[Tensor]:
     """The rows of states alone, without their successors'."""
-    return [x[..., : per_sample.shape[-1], :] for x in inputs]
+    return [x[..., : per_sample.shape[-1]] for x in inputs]
 
 
 def _numbers(memory: Any) -> int:
