@@ -47,10 +47,8 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
         place.set_axis_off()
     if entries:
         handles = [_handle(entry) for entry in entries]
-        longest = max(
-            len(str(handle.get_label())) for handle in handles
-        )  # mathematics is longer as written than as set
-        across = max(1, min(len(entries), int(width / (0.5 + 0.06 * longest))))
+        longest = max(len(entry.label + entry.note) for entry in entries)
+        across = max(1, min(len(entries), int(width / (0.6 + 0.07 * longest))))
         figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
     return figure
 

@@ -64,8 +64,8 @@ class Network:
         return torch.cat(layers).to(dtype)
 
     def forward(self, theta: Tensor, state: Tensor) -> list[Tensor]:
-        """The inputs of every layer for states ``[..., rows, inputs]``: ``[..., i, rows]`` with their leading 1; and last
-        the values ``[..., rows]``."""
+        """Of states ``[..., rows, inputs]`` the inputs of every layer, ``[..., i, rows]`` with their leading 1, and the
+        values ``[..., rows]``."""
         seen = state if self.features is None else self.features(state)
         steps = [F.pad(seen.mT, (0, 0, 1, 0), value=1.0)]
         *hidden, last = self._matrices(theta)
