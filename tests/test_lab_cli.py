@@ -80,7 +80,7 @@ def test_list_says_every_figure_and_what_of_it_is_there(call, store):
     assert code == 0 and said == []
     rows = {line.split()[0]: line for line in printed.splitlines() if line.split()[0] in FIGURES}
     assert list(rows) == list(FIGURES)
-    assert re.search(r"20 of 20 +300 +2,700", rows["fig3"])
+    assert re.search(r"20 of 20 +180 +2,700", rows["fig3"])
     assert re.search(r" 16 .* 28 +420 +2,820", rows["fig14"])  # its claim; nothing of it is there
 
 
