@@ -489,7 +489,7 @@ def test_figure_3_tells_of_divergences_at_the_largest_learning_rate():
     told = "they are not in the paper's order: μ̂ is the worst, for 12 of 36 runs diverged, 12 of them at α = 0.5"
     assert told in whole.note.split(". ")[0]
     assert "At α = 0.5, 12 of 12 runs of μ̂ diverged." in whole.note
-    assert "(20 of 60 diverged)" in whole.note
+    assert "(12 of 36 diverged)" in whole.note
     assert "On states as in training: μ 0.0" in whole.note
     # The four that are compared, not all that are drawn.
     assert (whole.runs, whole.diverged, milder.runs, milder.diverged) == (240, 20, 160, 0)
