@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
-    f"tests/test_{name}.py" for name in ("against_reference", "window", "graphs_that_change", "optimizer_contract")
+    f"tests/test_{name}.py"
+    for name in ("against_reference", "runs", "window", "graphs_that_change", "optimizer_contract", "lab_engine")
 ]
 
 
@@ -31,15 +32,23 @@ class Mutant(NamedTuple):
 
 
 BLOCKS, DIAGONAL, WINDOW = (f"corrections/{name}.py" for name in ("blocks", "diagonal", "window"))
+NETWORK, TRAINING = (f"lab/engine/{name}.py" for name in ("network", "training"))
 MUTANTS = [
-    Mutant("no transpose on ζ (dense)", BLOCKS, "for part in (weighted, u))", "for part in (u, weighted))"),
+    Mutant(
+        "no transpose on ζ (dense)",
+        BLOCKS,
+        "_by_block(weighted, span, size), _by_block(u, span, size)",
+        "_by_block(u, span, size), _by_block(weighted, span, size)",
+    ),
+    Mutant("what waits is not decayed (dense)", BLOCKS, 'decay_(waiting["weight"], beta)', "pass"),
+    Mutant("ζ is not decayed while samples wait (dense)", BLOCKS, 'waiting["decay"] * beta', 'waiting["decay"]'),
     Mutant(
         "ζ_t for ζ_{t-1} (diagonal)",
         DIAGONAL,
         "        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n        batch.mix_diagonal(zeta, beta)\n",
         "        batch.mix_diagonal(zeta, beta)\n        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n",
     ),
-    Mutant("a missing β (dense)", BLOCKS, "return decay_(eta, beta)", "return eta"),
+    Mutant("a missing β (dense)", BLOCKS, 'return decay_(memory["eta"], beta)', 'return memory["eta"]'),
     Mutant("a missing β (diagonal)", DIAGONAL, "value=-1), beta)", "value=-1), 1.0)"),
     Mutant("a missing β (window)", WINDOW, 'for name in ("weight", ', "for name in ("),
     Mutant("the bootstrap's gradient dropped (written out)", "linearize.py", "else both[0] + both[1]", "else both[0]"),
@@ -64,6 +73,18 @@ MUTANTS = [
         "linearize.py",
         "uses.bit_count() == 1 or signature in self._moving",
         "uses == 1",
+    ),
+    Mutant(
+        "the bootstrap's gradient dropped (engine)", NETWORK, "torch.cat([ones, -discount], -1)", "ones.repeat(1, 2)"
+    ),
+    Mutant("the oracle counts batches that never were", TRAINING, "self.ages <= self.step_number", "self.ages >= 0"),
+    Mutant("diverged runs go on", TRAINING, "& (self.diverged_at < 0)\n", "& (self.diverged_at < 9)\n"),
+    Mutant("targets are frozen once", TRAINING, "self.method.target_every == 0", "self.method.target_every < 0"),
+    Mutant(
+        "drift of the next batch",
+        "lab/engine/data.py",
+        "self._present - until - self._ages",
+        "self._present - self._ages",
     ),
     Mutant("v for u (window)", "samples.py", "return (self.tensors[1] @ d", "return (self.tensors[0] @ d"),
 ]
