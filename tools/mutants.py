@@ -78,7 +78,7 @@ MUTANTS = [
         "the bootstrap's gradient dropped (engine)", NETWORK, "torch.cat([ones, -discount], -1)", "ones.repeat(1, 2)"
     ),
     Mutant("the oracle counts batches that never were", TRAINING, "self.ages <= self.step_number", "self.ages >= 0"),
-    Mutant("diverged runs go on", TRAINING, "& (self.diverged_at < 0)\n", "& (self.diverged_at < 9)\n"),
+    Mutant("diverged runs go on", TRAINING, "< DIVERGED) & (self.diverged_at < 0)", "< DIVERGED)"),
     Mutant("targets are frozen once", TRAINING, "self.method.target_every == 0", "self.method.target_every < 0"),
     Mutant(
         "drift of the next batch",

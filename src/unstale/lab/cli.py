@@ -88,7 +88,8 @@ def report(
     out: Out = OUT,
     open: Annotated[bool, arg(help="show it in a browser", name="open")] = False,
 ) -> None:
-    """Write the report on every figure that the store has whole; print where it is."""
+    """Write the report on every figure that the store has whole, and on those that an earlier report in the same folder
+    has and the store has not; print where it is."""
     from . import report as pages
     from .reproduce import fresh_summaries
     from .store import Store
@@ -98,8 +99,8 @@ def report(
         before = read_summaries(out)
     summaries = fresh_summaries(Store(store, _warn), before)
     page = pages.write(summaries, out)
-    if not summaries:
-        _say(f"no figure is whole in {store} yet: `unstale reproduce fig3` makes one")
+    nothing = f"no figure is whole in {store} yet: `unstale reproduce fig3` makes one"
+    _say(pages.answer(summaries) if summaries else nothing)
     print(page)
     if open:
         webbrowser.open(page.resolve().as_uri())
@@ -151,6 +152,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="unstale", description=__doc__, args=arguments)
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (UserError, StoreError, SweepError, OSError) as error:
         _refuse(str(error))
     except RuntimeError as error:

@@ -19,7 +19,8 @@ GRID = KERNELS.varied(paper={"method": FOUR, "rbf_width": 1.0, "beta": [0.9, 0.9
 def judge(records: Sequence[Record]) -> list[Verdict]:
     layout = lay_out(records)
     parts = [same(evidence) for evidence in compared(layout.final(), combinations(FOUR, 2), layout.worst())]
-    return [conclude(6, parts, records, final_errors(records))]
+    cut = "The oracle's horizon, the paper's 2/(1-β), leaves out 12 to 14 % of its weight: it takes smaller steps."
+    return [conclude(6, parts, records, f"{final_errors(records)} {cut}")]
 
 
 FIGURE = Figure(

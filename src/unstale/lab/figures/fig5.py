@@ -50,7 +50,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     pairs = [(f"RBF, {name(method)}", f"MLP, {name(method)}") for method in FOUR]
     worst = max(float(drift[np.isfinite(drift)].max(initial=0.0)) for drift in typical_drifts.values())
     parts = [better(evidence, least=FIFTH, relation="is below") for evidence in compared(typical_drifts, pairs, worst)]
-    notes = (typical(typical_drifts, "Drift, geometric mean along training"), typical(mean_drifts, "Plain mean"))
+    rests = "The verdict rests on the geometric mean, taken because the first steps would decide a plain one."
+    notes = (rests, typical(typical_drifts, "Drift, geometric mean along training"), typical(mean_drifts, "Plain mean"))
     return [conclude(5, parts, records, " ".join(notes))]
 
 

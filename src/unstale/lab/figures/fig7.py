@@ -55,8 +55,14 @@ def _lines(records: Sequence[Record]) -> list[Series]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Diverged runs have no drift to rank their errors by: they are left out of the ranking, and told."""
+    """Over all runs, as the paper draws them, and for each learning rate."""
     own = select(records, method=JUDGED)
+    alphas = sorted({record.run.alpha for record in own}, reverse=True)
+    return [_verdict(own, ""), *(_verdict(select(own, alpha=alpha), f"α = {alpha:g}") for alpha in alphas)]
+
+
+def _verdict(own: Sequence[Record], reading: str) -> Verdict:
+    """Diverged runs have no drift to rank their errors by: they are left out of the ranking, and told."""
     layout = lay_out(own)
     errors, drifts = layout.final(), layout.along("drift")
     correlations = {
@@ -68,7 +74,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     diverged = sum(record.diverged_at is not None for record in own)
     unranked = f"{diverged} of {len(own)} runs diverged and are not ranked. " if diverged else ""
     note = f"{unranked}{typical(drifts, 'Mean drift')}"
-    return [conclude(8, trends(correlations), own, note)]
+    return conclude(8, trends(correlations), own, note, reading)
 
 
 FIGURE = Figure(

@@ -5,7 +5,8 @@ the paired one, corrected by Holm's method for all comparisons of the verdict. I
 ``worst`` of the verdict (``Layout.worst``), whatever it is compared with.
 
 ``differs``    holds when Welch's p is below the paper's threshold and the paired p below 0.05. Does not hold when
-               neither p is below 0.05. Otherwise inconclusive.
+               neither p is below 0.05 and the interval of the difference lies within ±10 %: to find nothing is not
+               enough. Otherwise inconclusive.
 ``better``     as ``differs``, with both the typical pair and the pooled mean in favour of the claim, and, where a size
                is claimed, the typical pair that far apart. Does not hold, besides, when the paired test finds the
                opposite. Where the typical pair, the paired test and the pooled means do not all point the same way, it
@@ -19,7 +20,7 @@ the paired one, corrected by Holm's method for all comparisons of the verdict. I
 
 The paired test finds a difference when its p is below 0.05 and its sign that of the typical pair. ``same``, ``small``
 and ``no_better`` look at typical pairs, which a few divergences do not move: they never hold where the shares of runs
-that diverged are more than 5 % apart.
+that diverged are more than 5 % apart; and ``same`` does not hold where that is no accident (Fisher's exact test).
 
 With fewer than 5 seeds, which are what is independent, every comparison is inconclusive. A claim of several parts
 holds if all parts do, does not if one does not, and is inconclusive otherwise.
@@ -30,6 +31,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from scipy import stats
 
 from .. import statistics
 from ..records import Record
@@ -102,7 +105,7 @@ def differs(evidence: Evidence, threshold: float = SIGNIFICANT) -> Part:
     outcome: Outcome = "inconclusive"
     if c.p_welch < threshold and c.p_holm < SIGNIFICANT:
         outcome = "holds"
-    elif c.p_welch >= SIGNIFICANT and c.p_holm >= SIGNIFICANT:
+    elif min(c.p_welch, c.p_holm) >= SIGNIFICANT and max(map(abs, c.interval)) <= EQUIVALENT:
         outcome = "does not hold"
     return _part(evidence, "differs from", outcome)
 
@@ -124,11 +127,18 @@ def better(
 def same(evidence: Evidence) -> Part:
     c = evidence.comparison
     outcome: Outcome = "inconclusive"
-    if evidence.is_found and abs(c.effect) >= NEGLIGIBLE:
+    if (evidence.is_found and abs(c.effect) >= NEGLIGIBLE) or _diverge_unlike(c):
         outcome = "does not hold"
     elif c.p_welch > 0.1 and max(map(abs, c.interval)) <= EQUIVALENT:
         outcome = "holds"
     return _alike(evidence, "does not differ from", outcome)
+
+
+def _diverge_unlike(c: Comparison) -> bool:
+    """Whether one of the two diverges more often, by more than a little and more than by accident."""
+    table = [[c.diverged_a, c.pairs - c.diverged_a], [c.diverged_b, c.pairs - c.diverged_b]]
+    is_much = abs(c.diverged_a - c.diverged_b) > UNLIKE * c.pairs
+    return is_much and float(stats.fisher_exact(table).pvalue) < SIGNIFICANT
 
 
 def small(evidence: Evidence, bound: float) -> Part:

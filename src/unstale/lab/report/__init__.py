@@ -7,11 +7,17 @@ from pathlib import Path
 
 from ..plots import draw, save
 from ..summary import Summary, in_order, json_text, write_file, write_summary
+from . import words
 from .claims import CLAIMS, claim_records
 from .html import html_report
 from .markdown import markdown_report
 
-__all__ = ["CLAIMS", "claim_records", "write"]
+__all__ = ["CLAIMS", "answer", "claim_records", "write"]
+
+
+def answer(summaries: Iterable[Summary]) -> str:
+    """How many claims hold, in a sentence or two."""
+    return words.answer(claim_records(summaries))
 
 
 def write(summaries: Iterable[Summary], out: Path) -> Path:

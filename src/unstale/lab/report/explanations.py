@@ -26,6 +26,10 @@ EXPLANATIONS: dict[str, str] = {
     "larger. So diverging never counts as better than not having trained. A cross marks where so many runs have "
     "diverged that a line ends. Runs and divergences of a claim are those that its verdict compares; its figure may "
     "have more.",
+    "p": "of the comparison whose effect is shown, that of the test that decided. A claim of several parts holds if "
+    "all do, and does not if one does not; its first row is the one that is counted.",
+    "Strength": "the authors' code leaves the factor 2 of the loss out of the Taylor term, so that its full correction "
+    "has half the strength of μ̂ here. How far that explains its fewer divergences has not been measured.",
     "Verdicts": "“holds” and “does not hold” are said where the data decide; “inconclusive” where they do not; “not "
     "run” where nothing was measured.",
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..drawing import legend, method_label
-from ..figures.base import Comparison, Verdict
+from ..drawing import Entry, legend, method_label, panel_note
+from ..figures.base import Comparison, Panel, Verdict
 from ..summary import Summary
 from . import words
 from .explanations import EXPLANATIONS, TITLE
@@ -56,8 +56,9 @@ def _figure(summary: Summary) -> Iterable[str]:
     yield f"### {summary.name}"
     yield f"**{_escaped(summary.title)}**"
     yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)" if summary.panels else ""
-    yield "\n".join(f"- {_escaped(panel_words(panel))}" for panel in summary.panels)
-    yield "\n".join(f"- {_escaped(entry.label)}: {entry.note}" for entry in legend(summary.panels) if entry.note)
+    entries = legend(summary.panels)
+    yield "\n".join(f"- {_escaped(_panel(panel, entries))}" for panel in summary.panels)
+    yield "\n".join(f"- {_escaped(entry.label)}: {entry.note}" for entry in entries if entry.note)
     for verdict in summary.verdicts:
         yield _verdict(verdict)
         if verdict.comparisons:
@@ -66,6 +67,11 @@ def _figure(summary: Summary) -> Iterable[str]:
     yield f"What was cut: {_escaped(summary.cut)}" if summary.cut else ""
     yield f"```sh\n{summary.command}\n```"
     yield f"{words.effort(summary)}."
+
+
+def _panel(panel: Panel, entries: Sequence[Entry]) -> str:
+    note = panel_note(panel, entries)
+    return f"{panel_words(panel)} Diverged here: {note}." if note else panel_words(panel)
 
 
 def _verdict(verdict: Verdict) -> str:

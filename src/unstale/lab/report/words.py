@@ -78,12 +78,12 @@ def provenance(summaries: Sequence[Summary]) -> dict[str, str]:
     versions: dict[str, list[str]] = {}
     for summary in summaries:
         for library, version in sorted(summary.versions.items()):
-            versions.setdefault(library, []).append(version)
+            versions.setdefault(library, []).extend(version.split(", "))
     dates = sorted({summary.date for summary in summaries if summary.date})
     told = {
         "Machines": _each(machine for summary in summaries for machine in summary.machines),
         "Versions": ", ".join(f"{library} {' and '.join(dict.fromkeys(v))}" for library, v in versions.items()),
-        "Commits": _each(summary.commit for summary in summaries),
+        "Commits": _each(commit for summary in summaries for commit in summary.commit.split(", ")),
         "Dates": " to ".join(dict.fromkeys(dates[:1] + dates[-1:])),
     }
     return {heading: text for heading, text in told.items() if text}
