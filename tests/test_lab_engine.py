@@ -172,6 +172,20 @@ def test_a_diverged_run_is_frozen_marked_and_harms_no_other(monkeypatch):
     assert np.isinf(diverged.curves["evaluation"][after]).all() and np.isfinite(diverged.curves["evaluation"][0])
 
 
+def test_a_diverged_run_stays_where_it_is_even_if_a_batch_looks_well(monkeypatch):
+    monkeypatch.setattr(engine, "DIVERGED", 0.012)  # some batches are above it, some below
+    training = Training([replace(SMALL, alpha=0.01)], "cpu")
+    path = []
+    for _ in range(40):
+        training.feed.fill(1)
+        training.step()
+        path.append(training.theta[0].clone())
+    diverged = int(training.diverged_at[0])
+    assert 0 < diverged < 30
+    assert not torch.equal(path[diverged - 1], path[0])
+    assert all(torch.equal(theta, path[diverged - 1]) for theta in path[diverged:])
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_are_those_of_autograd(activation):
     network = Network([2, 4, 3, 1], activation)
