@@ -59,7 +59,7 @@ def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
     """``"dense"`` or ``"window"``, whichever does less work a step for ``n`` parameters and ``m`` samples.
 
     The dense form spends ``m n²`` multiply-adds on the new Taylor term and goes through its matrix at the speed of
-    memory, which takes as long as 13 more samples would. The window touches each of its ``H m`` samples' gradients
+    memory, which takes as long as 6 more samples would. The window touches each of its ``H m`` samples' gradients
     about three times, out of cache, where a number costs more: ``5 H m n``. Both constants were fitted to times on a
     CPU (``benchmarks/crossover.py``). Beyond 2²⁹ entries (2 GiB) the matrix is never made.
 
@@ -68,7 +68,7 @@ def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
     >>> cheaper_full_correction(size=2241, samples=16, horizon=66)
     'window'
     """
-    dense, window = size * size * (samples + 13), 5 * horizon * samples * size
+    dense, window = size * size * (samples + 6), 5 * horizon * samples * size
     return "dense" if dense <= window and size * size <= 1 << 29 else "window"
 
 
