@@ -6,8 +6,7 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -66,8 +65,7 @@ def reproduce(
 
     if not figures:
         raise UserError("name at least one figure, or all; `unstale list` says which there are")
-    with _asked_by_user():
-        chosen = named(figures)
+    chosen = named(figures)
     workers = _workers(jobs, device)
     runs, kept = runs_of(chosen, _scale(scale)), Store(store, _warn)
     kept.check()
@@ -95,9 +93,7 @@ def report(
     from .store import Store
     from .summary import read_summaries
 
-    with _asked_by_user():
-        before = read_summaries(out)
-    summaries = fresh_summaries(Store(store, _warn), before)
+    summaries = fresh_summaries(Store(store, _warn), read_summaries(out))
     page = pages.write(summaries, out)
     nothing = f"no figure is whole in {store} yet: `unstale reproduce fig3` makes one"
     _say(pages.answer(summaries) if summaries else nothing)
@@ -182,15 +178,6 @@ def _workers(jobs: int, device: str) -> int:
     if hasattr(os, "sched_getaffinity"):  # a container or a scheduler may allow fewer cores than the machine has
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@contextmanager
-def _asked_by_user() -> Iterator[None]:
-    """Around calls whose only ``ValueError`` is about what the user named."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _refuse(why: str) -> NoReturn:

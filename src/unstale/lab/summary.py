@@ -13,6 +13,7 @@ from typing import Any
 
 from .experiment import Scale
 from .figures.base import Comparison, Panel, Series, Verdict
+from .mistakes import UserError
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _read(path: Path) -> Summary:
     try:
         return Summary.from_json(path.read_text("utf-8"))
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is not a summary ({error!r}); remove it and reproduce its figure again") from error
+        raise UserError(f"{path} is not a summary ({error!r}); remove it and reproduce its figure again") from error
 
 
 def in_order(summaries: Iterable[Summary]) -> list[Summary]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
+from ..mistakes import unknown
 from . import (
     claim20,
     claim21,
@@ -37,8 +36,7 @@ FIGURES: dict[str, Figure] = {module.FIGURE.name: module.FIGURE for module in (*
 def find(name: str) -> Figure:
     """The figure of that name."""
     if name not in FIGURES:
-        nearest = get_close_matches(name, FIGURES, n=1, cutoff=0)[0]
-        raise ValueError(f"unknown figure {name!r}: did you mean {nearest}? There are {', '.join(FIGURES)}.")
+        raise unknown("figure", name, FIGURES)
     return FIGURES[name]
 
 
