@@ -18,6 +18,13 @@ class Samples(NamedTuple):
     reward: Tensor  # [..., k]
     discount: Tensor | None  # [..., k]
 
+    def residual(self, values: Tensor, following: Tensor | None = None) -> Tensor:
+        """``δ [..., k]`` of the values of the rows; ``following`` stands in for those of the successors."""
+        if self.discount is None:
+            return values - self.reward
+        value, successor = values.chunk(2, -1)
+        return value - (self.reward + self.discount * (successor if following is None else following))
+
     def parts(self, size: int) -> Iterator[tuple[slice, Samples]]:
         """The same samples, at most ``size`` at a time."""
         rows = self.rows.unflatten(-2, (-1, self.reward.shape[-1]))

@@ -15,6 +15,7 @@ from torch.nn.functional import cosine_similarity
 
 from ...losses import squared
 from ...samples import Linearization
+from .data import Samples
 
 if TYPE_CHECKING:
     from .training import Training
@@ -70,13 +71,16 @@ def _linearized(training: Training, theta: Tensor) -> Linearization:
     """Recent batches, each at its own row of ``theta [steps, runs, n]``."""
     samples, steps = training.feed.recent(until=1), len(theta)
     assert samples.discount is not None
+
+    def by_step(x: Tensor) -> Tensor:
+        return x.unflatten(1, (steps, -1)).movedim(1, 0)
+
     # One long batch of states and one of successors, taken apart into the batches they were made of.
-    rows = torch.cat([part.unflatten(1, (steps, -1)) for part in samples.rows.chunk(2, -2)], 2).movedim(1, 0)
-    reward, discount = (x.unflatten(1, (steps, -1)).movedim(1, 0) for x in (samples.reward, samples.discount))
+    rows = torch.cat([by_step(part) for part in samples.rows.chunk(2, -2)], 2)
+    batches = Samples(rows, by_step(samples.reward), by_step(samples.discount))
     *inputs, values = training.network.forward(theta, rows)
-    value, following = values.chunk(2, -1)
-    _, slope, curvature = squared(value - (reward + discount * following))
-    return training.network.linearize(theta, inputs, discount, slope, curvature)
+    _, slope, curvature = squared(batches.residual(values))
+    return training.network.linearize(theta, inputs, batches.discount, slope, curvature)
 
 
 def _mean(x: Tensor, exists: Tensor, when_none: float) -> Tensor:

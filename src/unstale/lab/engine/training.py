@@ -141,14 +141,11 @@ class Training:
     def _evaluate(self, samples: Samples) -> tuple[list[Tensor], Tensor]:
         """What every layer saw, and the residuals ``[runs, k]``."""
         *inputs, values = self.network.forward(self.theta, samples.rows)
-        if samples.discount is None:
-            return inputs, values - samples.reward
-        value, following = values.chunk(2, -1)
-        if self.target is not None:
-            fresh = self.step_number % self.method.target_every == 0
-            self.target.copy_(torch.where(fresh, self.theta, self.target))
-            following = self.network.values(self.target, samples.rows.chunk(2, -2)[1])
-        return inputs, value - (samples.reward + samples.discount * following)
+        if self.target is None:
+            return inputs, samples.residual(values)
+        fresh = self.step_number % self.method.target_every == 0
+        self.target.copy_(torch.where(fresh, self.theta, self.target))
+        return inputs, samples.residual(values, self.network.values(self.target, samples.rows.chunk(2, -2)[1]))
 
     def _batch(self, samples: Samples, inputs: list[Tensor], slope: Tensor, curvature: Tensor) -> Batch:
         if self.correction is None:
