@@ -28,6 +28,7 @@ from targets import Target
 
 from unstale.lab import problems
 from unstale.lab.engine.plan import plan
+from unstale.lab.engine.sweep import prepare
 from unstale.lab.engine.training import MEASUREMENTS, Training
 from unstale.lab.experiment import Run
 from unstale.lab.figures import find
@@ -64,7 +65,7 @@ class Candidate(NamedTuple):
 
 def main() -> None:
     options = arguments()
-    prepare()
+    ready()
     out: Path = options.out or Path(__file__).parent / "results" / f"engine{'-quick' * options.quick}.json"
     machine = {**describe(torch.device("cpu")), "gymnasium": gymnasium.__version__}
     about = dict(machine=machine, command=command(options), quick=options.quick)
@@ -125,7 +126,7 @@ def measure_all(chosen: Sequence[Setting], seconds: float) -> list[Cell]:
 
 
 def _help(chosen: Sequence[Setting], seconds: float, together: Barrier, news: Any) -> None:
-    prepare()
+    ready()
     try:
         news.put(measure(chosen, seconds, together, is_first=False))
     except BaseException:
@@ -133,10 +134,9 @@ def _help(chosen: Sequence[Setting], seconds: float, together: Barrier, news: An
         raise
 
 
-def prepare() -> None:
-    """As the engine has its processes, for all."""
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+def ready() -> None:
+    """A process as a sweep has it, with its problem made."""
+    prepare("cpu")
     problems.load(RUNS[0].problem)
 
 

@@ -61,6 +61,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], warn: Callable[[str], None] = warnings.warn) -> None:
         self.path = Path(path)
         self.warn = warn
+        self._known: dict[Path, list[str]] = {}
         if self.path.exists() and not self.path.is_dir():
             raise StoreError(f"the store {self.path} is a file; it must be a folder")
 
@@ -91,7 +92,7 @@ class Store:
 
     def ids(self) -> set[str]:
         """The ids of all runs there are."""
-        return {id for _, table in self._tables(["id"]) for id in table["id"].to_pylist()}
+        return {id for path in self._files() for id in self._ids_of(path)}
 
     def load(self, runs: Iterable[Run]) -> dict[Run, Record]:
         """The records of those of the runs that are there, in the order asked for."""
@@ -120,15 +121,16 @@ class Store:
 
     def check(self) -> int:
         """Reads every file to its end, so that those damaged are set aside now; returns how many runs are sound."""
-        return len({id for _, table in self._tables() for id in table["id"].to_pylist()})
+        sound = (table for path in self._files() if (table := self._read(path, None)) is not None)
+        return len({id for table in sound for id in table["id"].to_pylist()})
 
     def _rows(
         self, wanted: Callable[[str], bool], columns: list[str] | None = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Ids and rows, each id once: if several files have it, that of the first by name."""
         seen: set[str] = set()
-        for path, table in self._tables(["id"]):
-            chosen = [wanted(id) for id in table["id"].to_pylist()]
+        for path in self._files():
+            chosen = [wanted(id) for id in self._ids_of(path)]
             whole = self._read(path, columns) if any(chosen) else None
             if whole is None:
                 continue
@@ -137,12 +139,14 @@ class Store:
                     seen.add(row["id"])
                     yield row["id"], row
 
-    def _tables(self, columns: list[str] | None = None) -> Iterator[tuple[Path, pa.Table]]:
-        """The files by name, with the columns asked for, by default all."""
-        for path in self._files():
-            table = self._read(path, columns)
-            if table is not None:
-                yield path, table
+    def _ids_of(self, path: Path) -> list[str]:
+        """The ids in a file, read once: a file that is there never changes."""
+        if path not in self._known:
+            table = self._read(path, ["id"])
+            if table is None:
+                return []
+            self._known[path] = table["id"].to_pylist()
+        return self._known[path]
 
     def _files(self) -> list[Path]:
         try:

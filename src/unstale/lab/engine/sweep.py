@@ -55,7 +55,7 @@ def run_batches(batches: Sequence[Sequence[Run]], store: Store, device: str, job
     """Run every batch and put it into the store as soon as it is finished."""
     jobs = min(jobs, len(batches))
     if jobs <= 1:
-        made = _prepare(device)
+        made = prepare(device)
         for batch in batches:
             _run_batch(batch, store, device, made, progress)
         return
@@ -109,7 +109,7 @@ def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
     """A worker: takes batches until there are none. It does not outlive the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        made = _prepare(device)
+        made = prepare(device)
         store = Store(path)
         while (batch := tasks.get()) is not None:
             _run_batch(batch, store, device, made, lambda *told: news.put(told))
@@ -125,7 +125,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _prepare(device: str) -> dict[str, str]:
+def prepare(device: str) -> dict[str, str]:
     """One thread a process: numbers then do not depend on how many cores there are. Returns where runs are made, asked
     now: the checkout may move on while they run."""
     torch.set_num_threads(1)
