@@ -48,7 +48,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
     if entries:
         handles = [_handle(entry) for entry in entries]
         longest = max(len(entry.label + entry.note) for entry in entries)
-        across = max(1, min(len(entries), int(width / (0.6 + 0.07 * longest))))
+        across = max(1, min(len(entries), int(width / (0.5 + 0.06 * longest))))
         figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
     return figure
 
@@ -119,7 +119,9 @@ def _look(entry: Entry) -> dict[str, Any]:
         "linewidth": 1.5,
         "marker": entry.style.marker,
         "markersize": 4,
-        "markeredgewidth": 0,
+        # Hollow: where a dashed line is one point, its dashes do not show.
+        "markerfacecolor": "white" if entry.dashed else entry.style.light,
+        "markeredgewidth": 1 if entry.dashed else 0,
     }
 
 
