@@ -47,7 +47,11 @@ LAB = SOURCE / "lab"
 LAB_LAYERS: list[dict[str, set[str]]] = [
     {"mistakes": set()},
     {"experiment": set(), "records": {"numpy"}, "statistics": {"numpy", "scipy"}, "provenance": set()},
-    {"problems": {"torch", "safetensors"}, "batch_file": {"numpy", "pyarrow"}},
+    {
+        "problems": {"torch", "safetensors", "numpy", "scipy", "PIL"},
+        "atari": {"torch", "safetensors", "numpy", "ale_py", "gymnasium"},
+        "batch_file": {"numpy", "pyarrow"},
+    },
     {"experts": {"torch"}, "store": {"pyarrow"}},
     {"engine": {"torch", "numpy"}, "figures": {"numpy", "scipy"}},
     {"drawing": {"numpy"}, "summary": {"numpy"}},

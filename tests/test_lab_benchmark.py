@@ -10,7 +10,9 @@ from threading import Barrier
 import pytest
 import torch
 
-from unstale.lab.engine.training import Training, network_of
+from unstale.lab import problems
+from unstale.lab.engine.architectures import network_of
+from unstale.lab.engine.training import Training
 from unstale.lab.experiment import Run
 from unstale.lab.problems import mountain_car
 from unstale.lab.problems.base import seeded
@@ -37,7 +39,7 @@ def test_the_plain_loop_takes_the_engines_steps(method):
     training = Training([run], "cpu")
     training.feed.fill(STEPS)
     plain = plain_lab.PlainRun(method, run.width, run.batch, run.alpha, run.beta, dtype=torch.float64)
-    network = network_of(run, 2)
+    network = network_of(run, problems.load(run.problem))
     for span, shape, (bias, weight) in zip(network.spans, network.shapes, matrices(plain), strict=True):
         matrix = training.theta[0, span].view(shape)
         bias.copy_(matrix[:, 0])

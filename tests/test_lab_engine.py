@@ -13,8 +13,9 @@ import unstale
 from unstale.lab import problems
 from unstale.lab.engine import training as engine
 from unstale.lab.engine.methods import METHODS, has_one_beta
-from unstale.lab.engine.network import ACTIVATIONS, Network
-from unstale.lab.engine.training import Training, network_of
+from unstale.lab.engine.architectures import network_of
+from unstale.lab.engine.network import ACTIVATIONS
+from unstale.lab.engine.training import Training
 from unstale.lab.experiment import Run, grid
 
 MODULES = {"leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "selu": nn.SELU}
@@ -23,7 +24,7 @@ SMALL = Run(width=5, layers=3, batch=3, steps=30, alpha=0.3, precision="float64"
 
 def module_of(run: Run) -> nn.Sequential:
     """The run's network as anyone would write it, with the engine's initial parameters."""
-    network = network_of(run, problems.load(run.problem).inputs)
+    network = network_of(run, problems.load(run.problem))
     layers: list[nn.Module] = []
     theta = network.initial(run.seed, torch.float64)
     for span, (out, into) in zip(network.spans, network.shapes, strict=True):
@@ -188,12 +189,12 @@ def test_a_diverged_run_stays_where_it_is_even_if_a_batch_looks_well(monkeypatch
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_are_those_of_autograd(activation):
-    network = Network([2, 4, 3, 1], activation)
+    network = network_of(Run(width=4, layers=3, activation=activation), problems.load("mountain_car"))
     generator = torch.Generator().manual_seed(1)
     theta = torch.randn(2, network.size, generator=generator)
     rows, discount, slope = (torch.randn(*shape, generator=generator) for shape in ((2, 10, 2), (2, 5), (2, 5)))
-    *inputs, values = network.forward(theta, rows)
-    batch = network.linearize(theta, inputs, discount, slope, torch.ones_like(slope))
+    seen = network.forward(theta, rows)
+    batch = network.linearize(theta, seen, discount, slope, torch.ones_like(slope))
     v, u = batch.matrices()
     run = Run(width=4, activation=activation)
     for i in range(2):
@@ -204,7 +205,7 @@ def test_gradients_are_those_of_autograd(activation):
             linear.bias.data, linear.weight.data = matrix[:, 0], matrix[:, 1:]
             layers += [linear, MODULES[run.activation]()]
         model = nn.Sequential(*layers[:-1])
-        torch.testing.assert_close(model(rows[i]).squeeze(-1), values[i])
+        torch.testing.assert_close(model(rows[i]).squeeze(-1), seen.values[i])
 
         def gradient(x, model=model, layers=layers):
             model.zero_grad()
@@ -216,20 +217,18 @@ def test_gradients_are_those_of_autograd(activation):
             of_state = gradient(rows[i, k])
             torch.testing.assert_close(v[i, k], of_state)
             torch.testing.assert_close(u[i, k], of_state - discount[i, k] * gradient(rows[i, 5 + k]))
-    states = [x[..., :5] for x in inputs]
-    torch.testing.assert_close(network.gradient(theta, states, slope).total, (slope[..., None] * v).sum(1))
+    torch.testing.assert_close(network.gradient(theta, seen.of_states(5), slope).total, (slope[..., None] * v).sum(1))
 
 
 @pytest.mark.parametrize("activation", ["leaky_relu", "tanh"])
 def test_second_derivatives_are_those_of_finite_differences(activation):
-    network = Network([2, 4, 3, 1], activation)
+    network = network_of(Run(width=4, layers=3, activation=activation), problems.load("mountain_car"))
     generator = torch.Generator().manual_seed(2)
     theta = torch.randn(1, network.size, generator=generator)
     state, slope = torch.randn(1, 5, 2, generator=generator), torch.randn(1, 5, generator=generator)
 
     def gradient(at):
-        *inputs, _ = network.forward(at, state)
-        return network.gradient(at, inputs, slope).total[0]
+        return network.gradient(at, network.forward(at, state), slope).total[0]
 
     hessian = network.hessian(theta, state, slope)[0]
     for i in range(network.size):
@@ -293,9 +292,9 @@ def test_what_is_kept_and_how_often_one_goes_backward():
 
 def test_features_are_gaussians_on_a_grid():
     run = Run(problem="mountain_car_scaled", rbf_grid=3, rbf_width=0.5, layers=1)
-    network = network_of(run, 2)
+    network = network_of(run, problems.load(run.problem))
     state = torch.tensor([[0.3, -0.9]])
-    features = network.features(state)[0]
+    features = network.look(state)[:, 0]
     assert network.size == 10
     for i, x in enumerate((-1.0, 0.0, 1.0)):
         for j, y in enumerate((-1.0, 0.0, 1.0)):

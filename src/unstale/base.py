@@ -295,7 +295,7 @@ def _copied(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, copy=True)
     if isinstance(value, dict):
-        return {key: _copied(part, "cpu" if key in ("step", "batches") else device) for key, part in value.items()}
+        return {key: _copied(part, "cpu" if key == "step" else device) for key, part in value.items()}
     if isinstance(value, list):
         return [_copied(part, device) for part in value]
     return value

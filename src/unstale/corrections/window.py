@@ -49,11 +49,10 @@ class Window:
                     decay_(memory[name], beta)
         self._make_room(memory, batch)
         fresh = 1 - over(beta, batch.slope)
-        number = int(memory["batches"])
-        memory["batches"] += 1
-        self._write(memory, batch, number, fresh)
+        self._write(memory, batch, memory["batches"], fresh)
         if self.refresh:
-            self._refresh(memory, replay, number, fresh, beta)
+            self._refresh(memory, replay, memory["batches"], fresh, beta)
+        memory["batches"] += 1
         eta = _ring(memory).gradient((memory["weight"] * memory["shift"]).neg_())
         return eta.add_(memory["base"]) if "base" in memory else eta
 
@@ -62,7 +61,8 @@ class Window:
         if not memory:
             memory["shift"] = _slots_like(batch.slope, batch.slope.ndim - 1, self.horizon)
             memory["weight"] = torch.zeros_like(memory["shift"])
-            memory["batches"] = torch.zeros((), dtype=torch.int64)  # how many came; on the CPU, where slots are chosen
+            # How many came: a number on the device, so that steps can be recorded as a CUDA graph and replayed.
+            memory["batches"] = torch.zeros((), dtype=torch.int64, device=batch.slope.device)
             memory["pieces"] = [
                 piece.with_tensors([_slots_like(t, axis, self.horizon) for t, axis in piece.with_axes()]).as_dict()
                 for piece in batch.pieces
@@ -88,21 +88,22 @@ class Window:
         shape[axis + 1] = want - have
         return torch.cat([slots, slots.new_zeros(shape)], axis + 1).flatten(axis, axis + 1)
 
-    def _write(self, memory: dict[str, Any], batch: Linearization, number: int, factor: float | Tensor) -> None:
+    def _write(self, memory: dict[str, Any], batch: Linearization, number: Tensor, factor: float | Tensor) -> None:
         """Put batch ``number`` into its slot, unshifted, weighed by ``factor``."""
-        start, width = self._slot(memory, number)
+        slot = self._slot(memory, number)
+        width = len(slot)
         for ring, piece in matched(_ring(memory).pieces, batch.pieces):
             for (slots, axis), new in zip(ring.with_axes(), piece.with_samples(width).tensors, strict=True):
-                slots.narrow(axis, start, width).copy_(new)
+                slots.index_copy_(axis, slot, new)
         weights = {"weight": batch.curvature, "slope": batch.slope} if self.refresh else {"weight": batch.curvature}
         for name, weight in weights.items():
             weight = weight * factor
             if batch.samples < width:
                 weight = pad(weight, (0, width - batch.samples))
-            memory[name].narrow(-1, start, width).copy_(weight)
-        memory["shift"].narrow(-1, start, width).zero_()
+            memory[name].index_copy_(-1, slot, weight)
+        memory["shift"].index_fill_(-1, slot, 0.0)
 
-    def _refresh(self, memory: dict[str, Any], replay: Callable | None, number: int, fresh: Any, beta: Any) -> None:
+    def _refresh(self, memory: dict[str, Any], replay: Callable | None, number: Tensor, fresh: Any, beta: Any) -> None:
         """Linearise the batches of chosen ages again.
 
         ``base`` keeps what that changes: μ holds the gradient that a batch had when it came, while its shifts now
@@ -116,17 +117,17 @@ class Window:
                 continue
             again = replay()
             self._make_room(memory, again)
-            start, width = self._slot(memory, number - age)
+            slot = self._slot(memory, number - age)
             before = torch.zeros_like(memory["slope"])
-            before.narrow(-1, start, width).copy_(memory["slope"].narrow(-1, start, width))
+            before.index_copy_(-1, slot, memory["slope"].index_select(-1, slot))
             memory["base"] += _ring(memory).gradient(before)
             self._write(memory, again, number - age, factor)
             memory["base"] -= again.gradient(again.slope * factor)
 
-    def _slot(self, memory: dict[str, Any], number: int) -> tuple[int, int]:
-        """The first sample, and the number of samples, of the slot that a batch is written to."""
+    def _slot(self, memory: dict[str, Any], number: Tensor) -> Tensor:
+        """The places of the samples of the slot that a batch is written to."""
         width = memory["shift"].shape[-1] // self.horizon
-        return number % self.horizon * width, width
+        return number % self.horizon * width + torch.arange(width, device=number.device)
 
 
 def _ring(memory: dict[str, Any]) -> Linearization:

@@ -34,6 +34,11 @@ class Samples(NamedTuple):
             yield some, Samples(rows[..., some, :].flatten(-3, -2), self.reward[..., some], discount)
 
 
+def moved(x: Tensor, device: str, dtype: torch.dtype) -> Tensor:
+    """Numbers of pictures stay whole numbers."""
+    return x.to(device, dtype if x.is_floating_point() else x.dtype)
+
+
 class Feed:
     """One stream a seed; runs of the same seed see the same batches.
 
@@ -66,7 +71,7 @@ class Feed:
         chunks = [stream(count) for stream in self._streams]
         rows = [torch.cat([c.state, c.next_state], -2) if self._bootstraps else c.state for c in chunks]
         fresh = [
-            torch.stack(column, 1).to(self._device, self._dtype)
+            moved(torch.stack(column, 1), self._device, self._dtype)
             for column in (rows, [c.reward for c in chunks], [c.discount for c in chunks])
         ]
         if not self._buffer:

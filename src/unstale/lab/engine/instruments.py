@@ -2,6 +2,8 @@
 
 ``drift``       how far the value of a successor has moved since its sample was seen, (V_θi(s'_i) - V_θt(s'_i))²
 ``agreement``   the cosine of a Taylor-corrected past gradient with the gradient that it stands for
+``batch agreement``  the same of whole batches alone, which large networks can afford
+``trust``       how stale momentum was since the last measurement, and in how many steps its correction was bounded
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from ...losses import squared
+from ...momentum import Corrected
 from ...samples import Linearization
 from .data import Samples
 
@@ -48,18 +50,56 @@ def drift(training: Training) -> dict[str, Tensor]:
 def agreement(training: Training) -> dict[str, Tensor]:
     """Mean cosines with the true gradients at today's parameters, ``[runs]``: of samples' corrected gradients; of whole
     batches' corrected gradients; and of whole batches' gradients as they were, stale."""
-    past, exists = _recent(training).before(training.step_number)
-    then, now = _linearized(training, past), _linearized(training, training.theta.expand_as(past))
-    corrected = then.slope + then.curvature * then.shift(training.theta - past)
+    then, now, corrected, exists = _then_and_now(training)
     (v_then, _), (v_now, _) = then.matrices(), now.matrices()
     by_sample = cosine_similarity(v_then, v_now, dim=-1) * torch.sign(corrected * now.slope)
+    return {"agreement": _mean(by_sample.mean(-1), exists, when_none=1.0), **_of_batches(then, now, corrected, exists)}
+
+
+def batch_agreement(training: Training) -> dict[str, Tensor]:
+    return _of_batches(*_then_and_now(training))
+
+
+def _of_batches(then: Linearization, now: Linearization, corrected: Tensor, exists: Tensor) -> dict[str, Tensor]:
     true = now.semi_gradient()
     cosines = {
-        "agreement": by_sample.mean(-1),
         "agreement of batches": cosine_similarity(then.gradient(corrected), true, dim=-1),
         "agreement if uncorrected": cosine_similarity(then.semi_gradient(), true, dim=-1),
     }
     return {name: _mean(cosine, exists, when_none=1.0) for name, cosine in cosines.items()}
+
+
+def _then_and_now(training: Training) -> tuple[Linearization, Linearization, Tensor, Tensor]:
+    """Recent batches as they were and as they are; the slopes that a Taylor expansion gives them; which exist."""
+    past, exists = _recent(training).before(training.step_number)
+    then, now = _linearized(training, past), _linearized(training, training.theta.expand_as(past))
+    return then, now, then.slope + then.curvature * then.shift(training.theta - past), exists
+
+
+class TrustLog:
+    """What the bound on the correction did since it was last read."""
+
+    def __init__(self, theta: Tensor) -> None:
+        self._bounded, self._staleness = theta.new_zeros(len(theta)), theta.new_zeros(len(theta))
+        self._steps = theta.new_zeros(())
+
+    def note(self, corrected: Corrected) -> None:
+        if corrected.kept is not None:
+            self._bounded += corrected.kept < 1
+        self._staleness += (corrected.eta_norm / corrected.mu_norm).nan_to_num(0.0, 0.0)
+        self._steps += 1
+
+    def read(self) -> dict[str, Tensor]:
+        steps = self._steps.clamp(min=1)
+        read = {"bounded": self._bounded / steps, "staleness": self._staleness / steps}
+        for sum_ in (self._bounded, self._staleness, self._steps):
+            sum_.zero_()
+        return read
+
+
+def trust(training: Training) -> dict[str, Tensor]:
+    """``[runs]`` each; nothing where nothing is corrected."""
+    return {} if training.trust_log is None else training.trust_log.read()
 
 
 def _recent(training: Training) -> Recent:
@@ -78,9 +118,9 @@ def _linearized(training: Training, theta: Tensor) -> Linearization:
     # One long batch of states and one of successors, taken apart into the batches they were made of.
     rows = torch.cat([by_step(part) for part in samples.rows.chunk(2, -2)], 2)
     batches = Samples(rows, by_step(samples.reward), by_step(samples.discount))
-    *inputs, values = training.network.forward(theta, rows)
-    _, slope, curvature = squared(batches.residual(values))
-    return training.network.linearize(theta, inputs, batches.discount, slope, curvature)
+    seen = training.network.forward(theta, rows)
+    _, slope, curvature = training.network.head.loss(batches.residual(seen.values))
+    return training.network.linearize(theta, seen, batches.discount, slope, curvature)
 
 
 def _mean(x: Tensor, exists: Tensor, when_none: float) -> Tensor:
@@ -89,4 +129,9 @@ def _mean(x: Tensor, exists: Tensor, when_none: float) -> Tensor:
     return torch.where(exists.any(), total / exists.sum().clamp(min=1), when_none)
 
 
-INSTRUMENTS: dict[str, Callable[[Training], dict[str, Tensor]]] = {"drift": drift, "agreement": agreement}
+INSTRUMENTS: dict[str, Callable[[Training], dict[str, Tensor]]] = {
+    "drift": drift,
+    "agreement": agreement,
+    "batch agreement": batch_agreement,
+    "trust": trust,
+}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...corrections import Correction, Diagonal, dense, paper_horizon
+from ...corrections import Correction, Diagonal, Window, dense, paper_horizon
 from ...samples import Linearization
 from ..experiment import Run
 from .network import Network
@@ -17,13 +17,16 @@ from .network import Network
 
 @dataclass(frozen=True)
 class Method:
-    """``correction`` is none, diagonal, full, oracle, or layers: full for some of them, ``rest`` for the others."""
+    """``correction`` is none, diagonal, full, window, oracle, or layers: full for some, ``rest`` for the others."""
 
     correction: str = "none"
     trust: float | None = None  # the paper has no bound
     target_every: int = 0  # steps between copies of a frozen target network; 0 is none
     second_order: bool = False
     rest: str = "none"
+    adam: bool = False  # the momentum is divided by Adam's root
+    literal: bool = False  # the paper's recursion, which takes α μ̂ for the last move, whatever it was divided by
+    linearizes: bool = False  # per-sample gradients are found and thrown away: what they cost
 
 
 METHODS = {
@@ -36,18 +39,28 @@ METHODS = {
     "second_order": Method("full", second_order=True),
     "layers": Method("layers"),
     "layers_diagonal": Method("layers", rest="diagonal"),
+    "window": Method("window", trust=1.0),  # the default for a network of any size
+    "adam": Method(adam=True),
+    "adam_diagonal_literal": Method("diagonal", adam=True, literal=True),  # the paper's, in its Atari figures
+    "adam_diagonal": Method("diagonal", adam=True),
+    "adam_window": Method("window", trust=1.0, adam=True),
+    "adam_dense": Method("full", trust=1.0, adam=True),
+    "adam_oracle": Method("oracle", adam=True),
+    "adam_frozen": Method(target_every=2500, adam=True),
+    "adam_linearized": Method(adam=True, linearizes=True),
 }
+BETA_2, EPSILON = 0.999, 1e-8  # Adam's
 
 
 def horizon(run: Run) -> int:
-    """How many batches an oracle or an instrument looks back on."""
+    """How many batches an oracle, a window or an instrument looks back on."""
     return min(run.horizon or paper_horizon(run.beta), run.steps)
 
 
 def has_one_beta(run: Run) -> bool:
     """Whether runs like this one are stepped with those of the same β alone: β says how far an oracle or an instrument
     looks back, and one number for all saves passes over a large matrix."""
-    return METHODS[run.method].correction in ("oracle", "full", "layers") or bool(run.measure)
+    return METHODS[run.method].correction in ("oracle", "full", "window", "layers") or bool(run.measure)
 
 
 def build(run: Run, network: Network) -> Correction | None:
@@ -57,6 +70,8 @@ def build(run: Run, network: Network) -> Correction | None:
         return Diagonal()
     if method.correction == "full":
         return dense(network.size)
+    if method.correction == "window":
+        return Window(horizon(run))
     if method.correction == "layers":
         return SomeLayers(network, run.corrected_layers, method.rest)
     return None

@@ -12,7 +12,7 @@ from dataclasses import fields
 from .. import problems
 from ..experiment import Run, unique
 from . import methods
-from .training import network_of
+from .architectures import network_of
 
 # What one batch may weigh. Small ones on a CPU stay in its cache and lose little when killed; a GPU wants them large.
 LIMITS = {"cpu": 1e8, "cuda": 1e11}  # multiply-adds a step
@@ -34,12 +34,13 @@ def cost(run: Run) -> float:
 
 def _work(run: Run) -> float:
     """Multiply-adds of a step, roughly."""
-    n = network_of(run, problems.load(run.problem).inputs).size
-    method = methods.METHODS[run.method]
-    passes = 4 * run.batch * n * (methods.horizon(run) if method.correction == "oracle" else 1)
+    network = network_of(run, problems.load(run.problem))
+    n, method = network.size, methods.METHODS[run.method]
+    passes = 4 * run.batch * network.work * (methods.horizon(run) if method.correction == "oracle" else 1)
     matrix = n * n * (run.batch + 8) if method.correction in ("full", "layers") else 0
+    window = 3 * methods.horizon(run) * run.batch * n if method.correction == "window" else 0
     exact = n * n * run.batch * 6 if method.second_order else 0
-    return passes + matrix + exact + 20_000  # the last for what an operation costs however small it is
+    return passes + matrix + window + exact + 20_000  # the last for what an operation costs however small it is
 
 
 def _shape(run: Run) -> tuple:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...losses import squared
 from ...momentum import correct
 from ...running import mean_
 from ...samples import Batch, Linearization
@@ -18,14 +17,16 @@ from .. import problems
 from ..experiment import Run
 from ..records import Record
 from . import methods
-from .data import Feed, Samples
-from .instruments import INSTRUMENTS, Recent
-from .network import Network, radial
+from .architectures import network_of
+from .data import Feed, Samples, moved
+from .instruments import INSTRUMENTS, Recent, TrustLog
+from .network import Pass
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGED = 1e6
 CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
+AT_ONCE = 2048  # pictures looked at together when errors are measured
 
 
 class Training:
@@ -44,8 +45,8 @@ class Training:
         self.runs = runs = list(runs) * (2 if len(runs) == 1 else 1)
         self.method = methods.METHODS[first.method]
         self.problem = problems.load(first.problem)
-        dtype = getattr(torch, first.precision)
-        self.network = network_of(first, self.problem.inputs)
+        dtype = torch.float64 if first.precision == "float64" else torch.float32
+        self.network = network_of(first, self.problem, device)
         self.correction = methods.build(first, self.network)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
@@ -61,6 +62,8 @@ class Training:
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
         self.displacement = torch.zeros_like(self.theta)
         self.mu = torch.zeros_like(self.theta)
+        self.square = torch.zeros_like(self.theta) if self.method.adam else None
+        self.believed = torch.zeros_like(self.theta) if self.method.literal else None
         self.memory: dict[str, Any] = {}
         self.backward_passes = 0
         self.target = self.theta.clone() if self.method.target_every else None
@@ -69,13 +72,13 @@ class Training:
         if self.is_oracle:
             self.ages = torch.arange(horizon - 1, -1, -1, device=device).repeat_interleave(first.batch)
             # A CPU is quick as long as what it works on stays in its cache.
-            widest = max(into for _, into in self.network.shapes)
-            room = CACHED // widest // first.batch * first.batch
+            room = CACHED // self.network.widest // first.batch * first.batch
             self.at_once = max(first.batch, room) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
         self.recent = Recent(self.theta, horizon) if first.measure else None
+        self.trust_log = TrustLog(self.theta) if "trust" in first.measure and self.correction is not None else None
         self.value_sets = {
-            name: (held.state.to(device, dtype), held.value.to(device, dtype))
+            name: (moved(held.state, device, dtype), held.value.to(device, dtype), held.floor)
             for name, held in self.problem.values().items()
         }
 
@@ -114,43 +117,58 @@ class Training:
     def _corrected(self) -> tuple[Tensor, Tensor]:
         """The momentum to move by, and the residuals of the present batch."""
         samples = self.feed.present()
-        inputs, residual = self._evaluate(samples)
+        seen, residual = self._evaluate(samples)
         slope, curvature = self._derivatives(residual)
-        batch = self._batch(samples, inputs, slope, curvature)
-        mean_(self.mu, batch.semi_gradient(), self.decay)
+        batch = self._batch(samples, seen, slope, curvature)
+        gradient = batch.semi_gradient()
+        mean_(self.mu, gradient, self.decay)
+        self._square(gradient)
         if self.correction is None:
             return self.mu, residual
-        eta = self.correction.update(self.memory, batch, self.displacement, self.decay)
-        return correct(self.mu, eta, self.method.trust).momentum, residual
+        last_move = self.displacement if self.believed is None else self.believed
+        eta = self.correction.update(self.memory, batch, last_move, self.decay)
+        corrected = correct(self.mu, eta, self.method.trust)
+        if self.trust_log is not None:
+            self.trust_log.note(corrected)
+        return corrected.momentum, residual
 
     def _oracle(self) -> tuple[Tensor, Tensor]:
         """Every recent batch at today's parameters: the gradient of one long batch, and nothing to correct."""
         weight = torch.where(self.ages <= self.step_number, self.age_weight, 0.0)
         momentum = torch.zeros_like(self.theta)
         for some, samples in self.feed.recent().parts(self.at_once):
-            inputs, residual = self._evaluate(samples)
+            seen, residual = self._evaluate(samples)
             slope, _ = self._derivatives(residual)
-            momentum += self.network.gradient(self.theta, _states(inputs, slope), slope * weight[..., some]).total
+            states = seen.of_states(slope.shape[-1])
+            momentum += self.network.gradient(self.theta, states, slope * weight[..., some]).total
+        if self.square is not None:  # of the newest batch alone, as Adam has it
+            newest = states.last(self.runs[0].batch)
+            self._square(self.network.gradient(self.theta, newest, slope[..., -self.runs[0].batch :]).total)
         return momentum, residual[..., -self.runs[0].batch :]
+
+    def _square(self, gradient: Tensor) -> None:
+        if self.square is not None:
+            mean_(self.square, gradient.square(), methods.BETA_2)
 
     def _derivatives(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Slope and curvature of the mean loss of a batch."""
-        _, slope, curvature = squared(residual)
+        _, slope, curvature = self.network.head.loss(residual)
         return slope / self.runs[0].batch, curvature / self.runs[0].batch
 
-    def _evaluate(self, samples: Samples) -> tuple[list[Tensor], Tensor]:
-        """What every layer saw, and the residuals ``[runs, k]``."""
-        *inputs, values = self.network.forward(self.theta, samples.rows)
+    def _evaluate(self, samples: Samples) -> tuple[Pass, Tensor]:
+        """A forward pass, and the residuals ``[runs, k]``."""
+        seen = self.network.forward(self.theta, samples.rows)
         if self.target is None:
-            return inputs, samples.residual(values)
+            return seen, samples.residual(seen.values)
         fresh = self.step_number % self.method.target_every == 0
         self.target.copy_(torch.where(fresh, self.theta, self.target))
-        return inputs, samples.residual(values, self.network.values(self.target, samples.rows.chunk(2, -2)[1]))
+        successors = self.network.values(self.target, samples.rows.chunk(2, -2)[1])
+        return seen, samples.residual(seen.values, successors)
 
-    def _batch(self, samples: Samples, inputs: list[Tensor], slope: Tensor, curvature: Tensor) -> Batch:
-        if self.correction is None:
-            return self.network.gradient(self.theta, _states(inputs, slope), slope)
-        linear = self.network.linearize(self.theta, inputs, samples.discount, slope, curvature)
+    def _batch(self, samples: Samples, seen: Pass, slope: Tensor, curvature: Tensor) -> Batch:
+        if self.correction is None and not self.method.linearizes:
+            return self.network.gradient(self.theta, seen.of_states(slope.shape[-1]), slope)
+        linear = self.network.linearize(self.theta, seen, samples.discount, slope, curvature)
         if not self.method.second_order:
             return linear
         hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
@@ -159,24 +177,42 @@ class Training:
     def _move(self, momentum: Tensor, residual: Tensor) -> None:
         """Move the runs that are well; a diverged one stays where it is, marked with the step it diverged at."""
         is_well = (residual.square().mean(-1) < DIVERGED) & (self.diverged_at < 0)
-        self.displacement.copy_(torch.where(is_well.unsqueeze(-1), -self.rate * momentum, 0.0))
+        self.displacement.copy_(torch.where(is_well.unsqueeze(-1), -self.rate * self._direction(momentum), 0.0))
+        if self.believed is not None:
+            self.believed.copy_(-self.rate * momentum)
         self.theta += self.displacement
         newly = ~is_well & (self.diverged_at < 0)
         self.diverged_at.copy_(torch.where(newly, self.step_number, self.diverged_at))
         self.step_number += 1
 
+    def _direction(self, momentum: Tensor) -> Tensor:
+        """The momentum, or Adam's quotient of two means that both start at zero."""
+        if self.square is None:
+            return momentum
+        steps = self.step_number + 1
+        root = (self.square / (1 - methods.BETA_2**steps)).sqrt_().add_(methods.EPSILON)
+        return momentum / root.mul_((1 - self.beta**steps).unsqueeze(-1))
+
     @torch.no_grad()
     def measure(self) -> dict[str, Tensor]:
         """Errors, and whatever instruments were asked for, ``[runs]`` each."""
-        measured = {}
-        for name, (state, value) in self.value_sets.items():
-            measured[name] = (self.network.values(self.theta, state) - value).square().mean(-1)
+        measured: dict[str, Tensor] = {}
+        for name, (state, value, floor) in self.value_sets.items():
+            measured |= {name + kind: error - floor for kind, error in self._errors(state, value).items()}
         for name in self.runs[0].measure:
             measured |= INSTRUMENTS[name](self)
         is_well = self.diverged_at < 0
         return {
             name: torch.where(is_well, x, torch.inf).nan_to_num(torch.inf, torch.inf) for name, x in measured.items()
         }
+
+    def _errors(self, state: Tensor, value: Tensor) -> dict[str, Tensor]:
+        """Mean errors over all states, of which few pictures are looked at together: they take room."""
+        many = len(state) if state.is_floating_point() else AT_ONCE
+        parts = [
+            self.network.errors(self.theta, *part) for part in zip(state.split(many), value.split(many), strict=True)
+        ]
+        return {kind: torch.cat([part[kind] for part in parts], -1).mean(-1) for kind in parts[0]}
 
     def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
@@ -196,17 +232,6 @@ class Training:
             )
             for i, run in enumerate(self.runs[: self.asked])
         ]
-
-
-def network_of(run: Run, inputs: int) -> Network:
-    features = radial(run.rbf_grid, run.rbf_width) if run.rbf_grid else None
-    hidden = [run.width] * (run.layers - 1)
-    return Network([run.rbf_grid**2 or inputs, *hidden, 1], run.activation, features)
-
-
-def _states(inputs: Sequence[Tensor], per_sample: Tensor) -> list[Tensor]:
-    """The rows of states alone, without their successors'."""
-    return [x[..., : per_sample.shape[-1]] for x in inputs]
 
 
 def _numbers(memory: Any) -> int:

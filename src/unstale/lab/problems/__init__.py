@@ -11,6 +11,7 @@ from .base import Problem
 from .mountain_car import MountainCar, OnlineMountainCar
 from .regression import Regression
 from .replay import Replay
+from .svhn import SVHN
 
 REPLAYS: dict[str, Callable[..., Replay]] = {
     "acrobot": partial(Replay, acrobot.TASK, states=2000),
@@ -22,6 +23,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "mountain_car_online": OnlineMountainCar,
     **REPLAYS,
     "regression": Regression,
+    "svhn": SVHN,
 }
 
 

@@ -42,6 +42,9 @@ class ValueSet:
     state: Tensor  # [states, inputs]
     value: Tensor  # [states]
     standard_error: Tensor  # [states]
+    # The mean squared error that a perfect network would show, which is taken off: values that are means of few returns
+    # are off by their standard errors.
+    floor: float = 0.0
 
 
 Stream = Callable[[int], Transitions]  # the next ``count`` batches, each field [count, batch, ...]
@@ -59,6 +62,24 @@ class Problem(Protocol):
         """Where errors are measured: ``"training"``, states distributed as in training, and ``"evaluation"``, a
         fixed set of its own."""
         ...
+
+
+class Pictures(Protocol):
+    """Pictures on a device, by number."""
+
+    channels: int
+    side: int  # in pixels
+    answers: int  # what a network says of each: classes, actions
+
+    def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+        """``[...] → [..., channels, side, side]``, as a network sees them."""
+        ...
+
+
+class PictureProblem(Problem, Protocol):
+    """A problem whose states are whole numbers: which picture, and which of the network's answers is meant."""
+
+    def pictures(self, device: str) -> Pictures: ...
 
 
 def seeded(*key: str | int) -> torch.Generator:

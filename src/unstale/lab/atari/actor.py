@@ -1,0 +1,115 @@
+"""An actor that sees frames, and an expert: an actor that plays a game, kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ..problems.tensor_file import TensorFile
+from .games import action_count, check_game
+from .sb3 import read_sb3
+
+FRAMES, SIDE = 4, 84
+CURVE = "curve"
+
+
+class Actor(nn.Module):
+    """The network of Mnih et al. (2015) with two heads: logits of actions ``[n, actions]`` and values ``[n]``."""
+
+    def __init__(self, actions: int, numbers: torch.Generator | None = None) -> None:
+        super().__init__()
+        single = torch.float32
+        self.trunk = nn.Sequential(
+            nn.Conv2d(FRAMES, 32, 8, stride=4, dtype=single),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2, dtype=single),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, dtype=single),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, 512, dtype=single),
+            nn.ReLU(),
+        )
+        self.policy = nn.Linear(512, actions, dtype=single)
+        self.value = nn.Linear(512, 1, dtype=single)
+        for layer in self.trunk:
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                _orthogonal(layer, math.sqrt(2), numbers)
+        _orthogonal(self.policy, 0.01, numbers)  # all actions begin equally likely
+        _orthogonal(self.value, 1.0, numbers)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Of frames in bytes, ``[n, 4, 84, 84]``."""
+        features = self.trunk(observations.to(torch.float32) / 255)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Takes the action that its actor likes best, and a random one in ``epsilon`` of all steps."""
+
+    game: str
+    actor: Actor
+    epsilon: float = 0.01
+
+    @torch.no_grad()
+    def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor:
+        """Actions ``[n]``, on the CPU, for frames ``[n, 4, 84, 84]``. The random numbers are drawn on the CPU, as many
+        at every step, so that chance is the same on every machine."""
+        weight = self.actor.policy.weight
+        best = self.actor(observations.to(weight.device, non_blocking=True))[0].argmax(-1).cpu()
+        other = torch.randint(len(weight), best.shape, generator=numbers)
+        at_random = torch.rand(best.shape, generator=numbers, dtype=torch.float64) < self.epsilon
+        return torch.where(at_random, other, best)
+
+    def fingerprint(self) -> str:
+        """Twelve characters that tell these weights from others, whatever else is in their file."""
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
+        return hashlib.sha256(save(weights)).hexdigest()[:12]
+
+
+def making_of(game: str) -> str:
+    """The command that makes the expert."""
+    return f"unstale train-expert {game}"
+
+
+def save_expert(path: Path, expert: Expert, curve: Tensor, about: dict[str, str]) -> None:
+    """With its learning curve (rows of steps, seconds and score) and what is to be known about it."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in expert.actor.state_dict().items()}
+    _file(path, expert.game).write({**weights, CURVE: curve}, {**about, "game": expert.game})
+
+
+def load_expert(path: Path, game: str = "ms_pacman") -> Expert:
+    """An expert for the game, from a file of this project's or a ``.zip`` of Stable-Baselines3's; or an ``ExpertError``
+    of one line that says what is wrong with the file."""
+    check_game(game)
+    file = _file(path, game)
+    actor = Actor(action_count(game))
+    wanted = actor.state_dict()
+    if path.suffix == ".zip":
+        weights = read_sb3(file)
+    else:
+        weights, about = file.read([*wanted, CURVE])
+        if about.get("game") != game:
+            raise file.refused(f"it plays {about.get('game', 'no game that it names')}, not {game}")
+    for name, tensor in wanted.items():
+        if weights[name].shape != tensor.shape:
+            raise file.refused(f"the shape of {name} is {list(weights[name].shape)}, not {list(tensor.shape)}")
+    actor.load_state_dict({name: weights[name] for name in wanted})
+    return Expert(game, actor.requires_grad_(False))
+
+
+def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float, numbers: torch.Generator | None) -> None:
+    nn.init.orthogonal_(layer.weight, gain, generator=numbers)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+
+
+def _file(path: Path, game: str) -> TensorFile:
+    return TensorFile(path, "expert", making_of(game))

@@ -1,0 +1,124 @@
+"""Training an expert for a game, with checkpoints, and scoring it over whole games."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..mistakes import UserError
+from .actor import Expert, making_of, save_expert
+from .games import make_games
+from .ppo import PPO, Progress, Settings
+
+CHECKPOINT_SECONDS = 120.0
+EPISODES = 30
+UNSEEN_IN_TRAINING = 1 << 60  # added to seeds
+
+
+def train(
+    settings: Settings,
+    device: torch.device | str = "cpu",
+    progress: Callable[[Progress], None] = lambda _: None,
+    checkpoint: Path | None = None,
+) -> PPO:
+    """A whole run. With a checkpoint's path it is saved every few minutes, and goes on from there if it was begun."""
+    ppo = PPO(settings, device)
+    if checkpoint is not None and checkpoint.exists():
+        _resume(ppo, checkpoint)
+    saved = time.monotonic()
+    for state in ppo.run():
+        progress(state)
+        if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            _save(ppo, checkpoint)
+            saved = time.monotonic()
+    if checkpoint is not None:
+        _save(ppo, checkpoint)
+    return ppo
+
+
+def evaluate(expert: Expert, episodes: int = EPISODES, seed: int = 0) -> list[float]:
+    """The scores of whole games, one game in each environment: the first to finish among many would be the short
+    ones."""
+    games = make_games(expert.game, episodes, UNSEEN_IN_TRAINING + seed)
+    numbers = torch.Generator().manual_seed(seed)
+    observation, _ = games.reset()
+    scores, playing = np.zeros(episodes), np.ones(episodes, dtype=bool)
+    while playing.any():
+        action = expert.act(torch.from_numpy(observation), numbers)
+        observation, reward, terminated, truncated, _ = games.step(action.numpy())
+        scores += reward * playing
+        playing &= ~(terminated | truncated)
+    games.close()
+    return scores.tolist()
+
+
+def train_expert(
+    settings: Settings,
+    path: Path,
+    device: torch.device | str = "cpu",
+    progress: Callable[[Progress], None] = lambda _: None,
+    episodes: int = EPISODES,
+) -> dict[str, str]:
+    """Trains an expert, scores it, keeps it, and returns what its file says about itself. A run that was interrupted
+    goes on from its checkpoint, which lies beside the expert's file until that is written."""
+    checkpoint = path.with_suffix(".checkpoint")
+    ppo = train(settings, device, progress, checkpoint)
+    expert = Expert(settings.game, ppo.actor)
+    scores = np.array(evaluate(expert, episodes, settings.seed))
+    about = {
+        "command": command(settings),
+        "settings": json.dumps(asdict(settings)),
+        "seed": str(settings.seed),
+        "steps": str(ppo.steps),
+        "seconds": f"{ppo.seconds:.0f}",
+        "device": torch.cuda.get_device_name(ppo.device) if ppo.device.type == "cuda" else "cpu",
+        "episodes": str(episodes),
+        "epsilon": str(expert.epsilon),
+        "score": f"{scores.mean():.1f}",
+        "score_standard_error": f"{scores.std(ddof=1) / math.sqrt(episodes):.1f}" if episodes > 1 else "",
+    }
+    # Before the first game is over there is no score, and files hold finite numbers only.
+    curve = [row[:3] for row in ppo.curve if not math.isnan(row.score)]
+    save_expert(path, expert, torch.tensor(curve, dtype=torch.float64).reshape(-1, 3), about)
+    checkpoint.unlink(missing_ok=True)
+    return about
+
+
+def command(settings: Settings) -> str:
+    """The command that trains this expert."""
+    usual = Settings()
+    given = [
+        f" --{name} {getattr(settings, name)}"
+        for name in ("seed", "steps", "minutes")
+        if getattr(settings, name) != getattr(usual, name)
+    ]
+    return making_of(settings.game) + "".join(given)
+
+
+def _save(ppo: PPO, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    torch.save({"settings": asdict(ppo.settings), **ppo.state_dict()}, unfinished)
+    unfinished.replace(path)
+
+
+def _resume(ppo: PPO, path: Path) -> None:
+    try:
+        state = torch.load(path, map_location=ppo.device, weights_only=True)
+        settings = state.pop("settings")
+    except (OSError, KeyError, EOFError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"cannot go on from {path}: {why}. Delete it to begin again.") from error
+    if settings != asdict(ppo.settings):
+        raise UserError(
+            f"{path} belongs to a run with other settings: delete it to begin again, or choose another path"
+        )
+    ppo.load_state_dict(state)

@@ -1,0 +1,284 @@
+"""n-step Sarsa on games: what a sample is, that it learns, what is measured, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+import unstale
+from unstale.lab.atari import sarsa
+from unstale.lab.atari.games import make_games
+from unstale.lab.atari.sarsa import EpsilonGreedy, Games, QNetwork, Rollout, Sarsa, Settings, evaluate, sarsa_batch
+from unstale.lab.mistakes import UserError
+
+SMALL = Settings(games=2, n_step=3, correction="none")
+CPU = torch.device("cpu")
+
+
+def numbers(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+# ------------------------------------------------------------------------------------------------------- the model
+
+
+def test_the_small_model_is_the_papers_and_takes_bytes():
+    model = QNetwork(actions=9)
+    assert sum(p.numel() for p in model.parameters()) == 12_745
+    frames = torch.randint(256, (3, 4, 84, 84), dtype=torch.uint8, generator=numbers())
+    torch.testing.assert_close(model(frames), model.layers(frames.double() / 255))
+    assert model(frames).shape == (3, 9)
+
+
+def test_a_policy_is_greedy_but_for_its_random_share():
+    model = QNetwork(actions=4)
+    frames = torch.randint(256, (1, 4, 84, 84), dtype=torch.uint8, generator=numbers()).expand(2000, -1, -1, -1)
+    best = model(frames[:1]).argmax().item()
+    model.forward = lambda frames: QNetwork.forward(model, frames[:1]).expand(len(frames), -1)  # the same, sooner
+    assert (EpsilonGreedy("ms_pacman", model, epsilon=0.0).act(frames, numbers()) == best).all()
+    others = EpsilonGreedy("ms_pacman", model, epsilon=0.4).act(frames, numbers()) != best
+    assert others.double().mean().item() == pytest.approx(0.4 * 3 / 4, abs=0.04)
+
+
+def test_random_actions_become_fewer_and_stay_so():
+    settings = Settings(epsilon=(1.0, 0.2), epsilon_steps=100)
+    assert [settings.epsilon_at(steps) for steps in (0, 50, 100, 1000)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+
+
+# --------------------------------------------------------------------------------------------------------- samples
+
+
+def random_rollout(steps: int, games: int, seed: int) -> Rollout:
+    rng = numbers(seed)
+    return Rollout(
+        states=torch.arange((steps + 1) * games).view(steps + 1, games),
+        actions=torch.randint(9, (steps + 1, games), generator=rng),
+        rewards=torch.randn(steps, games, generator=rng),
+        terminated=torch.rand(steps, games, generator=rng) < 0.2,
+        truncated=torch.rand(steps, games, generator=rng) < 0.2,
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_samples_look_ahead_to_the_end_of_the_rollout_or_of_the_game(steps):
+    """Against a walk from every step, one by one."""
+    games, gamma = 50, 0.9
+    rollout = random_rollout(steps, games, seed=steps)
+    batch = sarsa_batch(rollout, gamma)
+    for sample, (t, game) in enumerate((t, game) for t in range(steps) for game in range(games)):
+        total, discount, weight = 0.0, 1.0, 1.0
+        for ahead in range(t, steps):
+            total += discount * rollout.rewards[ahead, game].item()
+            discount *= gamma
+            if rollout.terminated[ahead, game]:
+                discount = 0.0
+                break
+            if rollout.truncated[ahead, game]:
+                weight = 0.0
+                break
+        assert (batch.state[sample], batch.action[sample]) == (rollout.states[t, game], rollout.actions[t, game])
+        assert batch.weight[sample] == weight
+        assert batch.reward[sample].item() == pytest.approx(total)
+        if weight:
+            assert batch.discount[sample].item() == pytest.approx(discount)
+        if weight and discount:
+            ahead = batch.next_state[sample], batch.next_action[sample]
+            assert ahead == (rollout.states[-1, game], rollout.actions[-1, game])
+
+
+def test_targets_are_the_librarys_n_step_targets():
+    rollout = random_rollout(steps=5, games=20, seed=0)
+    rollout = rollout._replace(truncated=torch.zeros_like(rollout.truncated))
+    table = torch.randn(6 * 20, 9, generator=numbers(1))
+    _, target = sarsa.sarsa_values(table.__getitem__, sarsa_batch(rollout, gamma=0.9))
+    next_values = table[rollout.states[1:]].gather(-1, rollout.actions[1:, :, None]).squeeze(-1)
+    expected = unstale.targets.n_step(
+        rollout.rewards, next_values, rollout.terminated, rollout.truncated, gamma=0.9, n=5
+    )
+    torch.testing.assert_close(target, expected.flatten())
+
+
+# ----------------------------------------------------------------------------------------------------------- games
+
+
+@pytest.mark.parametrize("life_ends_episode", [False, True])
+def test_rollouts_are_what_the_games_did(life_ends_episode):
+    """Played again, action for action, in games of the same seed."""
+    settings = replace(SMALL, games=3, n_step=150, life_ends_episode=life_ends_episode)
+    policy = EpsilonGreedy("ms_pacman", SimpleNamespace(__call__=None), epsilon=1.0)
+    object.__setattr__(policy, "model", lambda frames: torch.zeros(len(frames), 9))
+    seed = int(torch.randint(2**31, (), generator=numbers(4)))
+    played = Games(settings, policy, numbers(4), CPU)
+    again = make_games("ms_pacman", 3, seed)
+    frames, info = again.reset()
+    lives, scores, finished, losses, ends = info["lives"], np.zeros(3), [], 0, 0
+    last = None
+    for _ in range(4):
+        rollout, scored = played.play(policy)
+        if last is not None:  # one rollout begins where the last one ended, with the action decided there
+            assert torch.equal(rollout.states[0], last.states[-1]) and torch.equal(rollout.actions[0], last.actions[-1])
+        last = rollout
+        expected = []
+        for t in range(settings.n_step):
+            assert np.array_equal(rollout.states[t].numpy(), frames)
+            frames, rewards, terminated, truncated, info = again.step(rollout.actions[t].numpy())
+            lost = info["lives"] < lives
+            lives = info["lives"]
+            assert np.array_equal(rollout.rewards[t].numpy(), np.sign(rewards))
+            assert np.array_equal(rollout.terminated[t].numpy(), terminated | lost if life_ends_episode else terminated)
+            assert np.array_equal(rollout.truncated[t].numpy(), truncated)
+            scores += rewards
+            expected += scores[terminated].tolist()
+            scores[terminated] = 0
+            losses, ends = losses + lost.sum(), ends + terminated.sum()
+        assert scored == expected
+        finished += scored
+    assert losses > ends > 0 and max(finished) >= 60  # all of it was seen
+    played.close()
+    again.close()
+
+
+class OneButton:
+    """A made-up game: the right button pays 10, any other nothing, and game ``i`` is over after ``lengths[i]`` steps."""
+
+    def __init__(self, lengths: list[int], button: int = 2) -> None:
+        self.lengths, self.button, self.time = np.array(lengths), button, np.zeros(len(lengths), dtype=int)
+
+    def _frames(self) -> np.ndarray:
+        return np.full((len(self.lengths), 4, 84, 84), 128, dtype=np.uint8)
+
+    def reset(self):
+        return self._frames(), {"lives": np.ones(len(self.lengths), dtype=int)}
+
+    def send(self, actions):
+        self.rewards = np.where(actions == self.button, 10, 0)
+        self.time += 1
+
+    def recv(self):
+        over = self.time == self.lengths
+        self.time[over] = 0
+        return self._frames(), self.rewards, over, np.zeros_like(over), self.reset()[1]
+
+    def step(self, actions):
+        self.send(actions)
+        return self.recv()
+
+    def close(self):
+        pass
+
+
+def test_each_game_counts_once_however_short(monkeypatch):
+    monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([2, 7]))
+    policy = SimpleNamespace(game="made up", act=lambda frames, numbers: torch.full((len(frames),), 2))
+    assert evaluate(policy, games=2) == [20, 70]
+
+
+# -------------------------------------------------------------------------------------------------------- learning
+
+
+@pytest.mark.parametrize("options", [{"correction": "none"}, {"correction": "window", "horizon": 3}], ids=str)
+def test_it_learns_which_button_pays(monkeypatch, options):
+    monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([3, 11]))
+    training = Sarsa(replace(SMALL, lr=3e-3, epsilon_steps=300, **options))
+    points = list(training.train(480, updates_a_point=40))
+    assert [point.steps for point in points] == [240, 480]
+    assert evaluate(training.policy(epsilon=0.0), games=2) == [30, 110]
+    assert points[-1].score > 1.3 * points[0].score
+    # γ.99 and an end after 3 or 11 steps: the value of pressing it is more than the one reward.
+    assert training.model(torch.full((1, 4, 84, 84), 128, dtype=torch.uint8)).max() > 1
+
+
+def test_without_correction_an_update_is_one_of_adam(monkeypatch):
+    batches = []
+    made = sarsa.sarsa_batch
+    monkeypatch.setattr(sarsa, "sarsa_batch", lambda *given: batches.append(made(*given)) or batches[-1])
+    training = Sarsa(SMALL)
+    model = copy.deepcopy(training.model)
+    adam = torch.optim.Adam(model.parameters(), lr=SMALL.lr, betas=SMALL.betas)
+    for _ in range(3):
+        training.update()
+        value, target = sarsa.sarsa_values(model, batches[-1])
+        (0.5 * mse_loss(value, target.detach())).backward()
+        adam.step()
+        adam.zero_grad()
+    training.close()
+    torch.testing.assert_close(weights(training.model), weights(model))
+
+
+@pytest.mark.parametrize("correction", ["none", "diagonal"])
+def test_drift_is_measured_with_and_without_correction(correction):
+    training = Sarsa(replace(SMALL, correction=correction))
+    first, second = training.train(2 * 22 * 6, updates_a_point=22, measures_drift=True)
+    training.close()
+    assert first.steps == 22 * 6 and second.seconds > first.seconds > 0
+    for point in (first, second):
+        assert point.drift > 0 and point.weighted_drift > 0 and math.isnan(point.score)
+        assert -1 <= point.stale_agreement < point.agreement <= 1  # the expansion knows better than what is stale
+        assert (point.staleness > 0) == (correction == "diagonal") and 0 <= point.bounded_share <= 1
+    assert not training.optimizer.watchers
+
+
+def test_a_point_without_drift_says_so():
+    training = Sarsa(SMALL)
+    (point,) = training.train(6, updates_a_point=1)
+    training.close()
+    assert math.isnan(point.drift) and math.isnan(point.agreement) and math.isfinite(point.loss)
+
+
+# ---------------------------------------------------------------------------------------------- stopping and going on
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    settings, path = replace(SMALL, correction="diagonal"), tmp_path / "kept" / "sarsa.pt"
+    before = Sarsa(settings)
+    list(before.train(18, updates_a_point=1, checkpoint=path))
+    before.close()
+    after = Sarsa(settings)
+    after.load(path)
+    assert (after.steps, after.seconds, repr(after.curve)) == (18, before.seconds, repr(before.curve))
+    assert torch.equal(weights(after.model), weights(before.model))
+    # Both begin new games now, so that from here on they do the same.
+    for training in (before, after):
+        list(training.train(30, updates_a_point=2))
+        training.close()
+    assert torch.equal(weights(after.model), weights(before.model))
+    assert len(after.curve) == 4 and after.curve[-1].steps == 30
+
+
+def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "sarsa.pt"
+    training = Sarsa(SMALL)
+    training.save(path)
+    with pytest.raises(UserError, match=r"there lr is 0\.001, not 0\.1$"):
+        Sarsa(replace(SMALL, lr=0.1)).load(path)
+    whole = path.read_bytes()
+    for wrong in (b"", b"not a checkpoint", whole[: len(whole) // 2]):
+        path.write_bytes(wrong)
+        with pytest.raises(UserError, match="it is no checkpoint of Sarsa"):
+            training.load(path)
+    torch.save({"model": {}}, path)
+    with pytest.raises(UserError, match="it is no checkpoint of Sarsa"):
+        training.load(path)
+    with pytest.raises(UserError, match="it is no checkpoint of Sarsa"):
+        training.load(tmp_path / "nothing.pt")
+
+
+def test_what_cannot_be_run_is_refused_in_one_line():
+    with pytest.raises(UserError, match="did you mean ms_pacman"):
+        Sarsa(replace(SMALL, game="mspacman"))
+    with pytest.raises(UserError, match="games must be at least 1, not 0"):
+        Sarsa(replace(SMALL, games=0))
+    training = Sarsa(SMALL)
+    with pytest.raises(UserError, match="at least 20 updates, not 10"):
+        next(training.train(100, updates_a_point=10, measures_drift=True))
