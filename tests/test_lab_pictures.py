@@ -60,8 +60,8 @@ class Game(Classes):
     floor = 0.0
 
     def pictures(self, device: str) -> Film:
-        first = torch.tensor([0] * 5 + [5] * (PICTURES - 5))
-        return Film(numbers(PICTURES, self.side, self.side), first, self.answers)
+        first = torch.tensor([1] * 5 + [6] * (PICTURES - 5))
+        return Film(numbers(1 + PICTURES, self.side, self.side), 1 + torch.arange(PICTURES), first, self.answers)
 
     def stream(self, seed: int, batch: int, n_step: int):
         generator = seeded("game", seed)
@@ -278,10 +278,10 @@ def test_errors_do_not_depend_on_how_many_pictures_are_looked_at_together(monkey
 
 
 def test_a_film_never_shows_what_was_before_its_episode():
-    frames = torch.arange(10, dtype=torch.uint8)[:, None, None].expand(10, 2, 2)
-    film = Film(frames, torch.tensor([0] * 6 + [6] * 4), answers=2)
+    frames = torch.arange(11, dtype=torch.uint8)[:, None, None].expand(11, 2, 2)
+    film = Film(frames, 1 + torch.arange(10), torch.tensor([1] * 6 + [7] * 4), answers=2)
     seen = (film.look(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
-    assert seen.tolist() == [[[0, 0, 0, 0], [0, 0, 1, 2], [2, 3, 4, 5]], [[6, 6, 6, 6], [6, 6, 6, 7], [6, 7, 8, 9]]]
+    assert seen.tolist() == [[[0, 0, 0, 1], [0, 1, 2, 3], [3, 4, 5, 6]], [[0, 0, 0, 7], [0, 0, 7, 8], [7, 8, 9, 10]]]
 
 
 @pytest.mark.parametrize("kernel, stride, padding, side", [(3, 2, 1, 7), (8, 4, 4, 9), (4, 2, 2, 6), (3, 1, 0, 5)])

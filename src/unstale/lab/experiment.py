@@ -38,7 +38,6 @@ class Run:
     measure: tuple[str, ...] = ()  # names of instruments besides the errors: "drift", "agreement"
     precision: str = "float32"  # or "float64"; "tf32" is float32 whose products a GPU may round to 10 bits
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
-    transitions: int = 0  # of a recording, how many to learn from; 0 is all
 
     def __post_init__(self) -> None:
         """Equal runs must have equal ids, and 1 equals 1.0 but is written differently: fields take their own type."""

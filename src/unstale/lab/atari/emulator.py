@@ -1,14 +1,15 @@
 """One game whose state can be saved, and played on from as often as one likes.
 
-It shows the pictures of ale-py's ``AtariVectorEnv``, which is faster but cannot save its games: gray, 84 by 84, each the
-brightest of two successive screens; every action is held for four screens, and on each of them the last one sticks with
-probability 1/4.
+It shows the pictures of ale-py's ``AtariVectorEnv``, which is faster but cannot save its games: gray, 84 by 84, the
+brighter of two successive screens in each pixel. An action is held for four screens, and on each of them the one before
+sticks with probability 1/4.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Emulator:
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("max_num_frames_per_episode", MOST_SCREENS)
         self._ale.setInt("random_seed", seed % 2**31)
-        self._ale.loadROM(ale_py.roms.get_rom_path(game))
+        self._ale.loadROM(cast(Path, ale_py.roms.get_rom_path(game)))
         self._load_state = ale_py.ALEState
         self._actions = [action.value for action in self._ale.getMinimalActionSet()]
         self._fire = ale_py.Action.FIRE.value

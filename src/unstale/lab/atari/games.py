@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..mistakes import UserError, unknown
+from ..mistakes import UserError
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -23,7 +25,9 @@ def check_game(name: str) -> None:
         raise UserError("games need ale-py: pip install 'unstale[atari]'") from error
     games = roms.get_all_rom_ids()
     if name not in games:
-        raise unknown("game", name, games)
+        snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()  # Gymnasium writes MsPacman
+        nearest = get_close_matches(snake_case, games, n=1, cutoff=0)[0]
+        raise UserError(f"unknown game {name!r}: did you mean {nearest}? There are {', '.join(games)}.")
     try:
         roms.get_rom_path(name)
     except OSError as error:
@@ -35,8 +39,8 @@ def make_games(game: str, count: int, seed: int, *, threads: int = 0) -> AtariVe
     """``count`` games, begun by ``reset()``: the same ones for the same seed.
 
     A game that is over begins again in the same step: the observation that ``step`` returns is then the first of the
-    next game. Rewards are those of the game. Lost lives show in ``info["lives"]``; the emulator's ``episodic_life`` is no
-    help, because it begins the whole game again. ``threads=0`` takes as many as there are cores.
+    next game. Rewards are those of the game. Lost lives show in ``info["lives"]``: the emulator's ``episodic_life``
+    would begin the whole game again. ``threads=0`` takes as many as there are cores.
     """
     check_game(game)
     from ale_py.vector_env import AtariVectorEnv

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +41,10 @@ def make_data(
         raise UserError(f"states must be between 1 and test, which is {test}; not {states}")
     if count < 2:
         raise UserError(f"count must be at least 2, or nothing is known about the error of the mean; not {count}")
-    train_tape = _recording(game, expert, folder / TRAIN, transitions, 0, seed, progress)
-    test_tape = _recording(game, expert, folder / TEST, test, states, seed, progress)
-    truth = _truth(game, expert, folder, test_tape, states, count, seed, limit, jobs or os.cpu_count() or 1, progress)
+    maker = _Maker(game, expert, folder, seed, progress)
+    train_tape = maker.recording(TRAIN, transitions)
+    test_tape = maker.recording(TEST, test, states)
+    truth = maker.truth(test_tape, states, count, limit, jobs or os.cpu_count() or 1)
     return {
         "game": game,
         "expert": expert.fingerprint(),
@@ -55,85 +57,70 @@ def make_data(
     }
 
 
-def _recording(
-    game: str, expert: Policy, path: Path, transitions: int, states: int, seed: int, progress: Progress
-) -> Tape:
-    about = {
-        "game": game,
-        "expert": expert.fingerprint(),
-        "command": f"unstale make-data {game}",
-        "transitions": str(transitions),
-        "states": str(states),
-        "seed": str(seed),
-    }
-    try:
-        tape = Tape.load(path, game)
-        if dict(tape.about) == about:
-            return tape
-    except ExpertError:
-        pass  # not there, or damaged
-    first, *seeds = np.random.SeedSequence([seed, path.name == TEST]).generate_state(1 + SIDE_BY_SIDE).tolist()
-    tape = record(
-        [Emulator(game, one) for one in seeds],
-        expert,
-        transitions,
-        torch.Generator().manual_seed(first),
-        save_every=transitions // states if states else 0,
-        about=about,
-        progress=lambda done: progress(path.name, done, transitions),
-    )
-    tape.save(path)
-    return tape
+@dataclass(frozen=True)
+class _Maker:
+    game: str
+    expert: Policy
+    folder: Path
+    seed: int
+    progress: Progress
 
+    def recording(self, name: str, transitions: int, states: int = 0) -> Tape:
+        """The one in the folder, or a new one. With so many states saved, or some more."""
+        path = self.folder / name
+        about = self._about(transitions=transitions, states=states)
+        try:
+            tape = Tape.load(path, self.game)
+            if tape.about == about:
+                return tape
+        except ExpertError:
+            pass  # not there, or damaged
+        first, *seeds = np.random.SeedSequence([self.seed, name == TEST]).generate_state(1 + SIDE_BY_SIDE).tolist()
+        tape = record(
+            [Emulator(self.game, seed) for seed in seeds],
+            self.expert,
+            transitions,
+            torch.Generator().manual_seed(first),
+            save_every=transitions // states if states else 0,
+            about=about,
+            progress=lambda done: self.progress(name, done, transitions),
+        )
+        tape.save(path)
+        return tape
 
-def _truth(
-    game: str,
-    expert: Policy,
-    folder: Path,
-    tape: Tape,
-    states: int,
-    count: int,
-    seed: int,
-    limit: int,
-    jobs: int,
-    progress: Progress,
-) -> Truth:
-    about = {
-        "game": game,
-        "expert": expert.fingerprint(),
-        "command": f"unstale make-data {game}",
-        "tape": tape.fingerprint(),
-        "states": str(states),
-        "count": str(count),
-        "gamma": str(GAMMA),
-        "limit": str(limit),
-        "seed": str(seed),
-    }
-    path, unfinished = folder / TRUTH, folder / "truth.parts"
-    try:
-        truth = Truth.load(path, game)
-        if truth.about == about:
-            return truth
-    except ExpertError:
-        pass
-    chosen = np.linspace(0, len(tape.saved) - 1, states).round().astype(int)  # all over the tape
-    index = tape.saved[chosen]
-    returns = continuations(
-        game,
-        expert,
-        [tape.state(number) for number in chosen.tolist()],
-        tape.action[index].tolist(),
-        count=count,
-        limit=limit,
-        seed=seed,
-        jobs=jobs,
-        keep=unfinished,
-        progress=lambda done, total: progress(TRUTH, done, total),
-    )
-    truth = Truth.of(index, returns, about)
-    truth.save(path)
-    shutil.rmtree(unfinished)
-    return truth
+    def truth(self, tape: Tape, states: int, count: int, limit: int, jobs: int) -> Truth:
+        """The values in the folder, or new ones, of states from all over the tape."""
+        path, unfinished = self.folder / TRUTH, self.folder / "truth.parts"
+        about = self._about(tape=tape.fingerprint(), states=states, count=count, gamma=GAMMA, limit=limit)
+        try:
+            truth = Truth.load(path, self.game)
+            if truth.about == about:
+                return truth
+        except ExpertError:
+            pass
+        chosen = torch.arange(states) * len(tape.saved) // states
+        index = tape.saved[chosen]
+        returns = continuations(
+            self.game,
+            self.expert,
+            [tape.state(number) for number in chosen.tolist()],
+            tape.action[index].tolist(),
+            count=count,
+            limit=limit,
+            seed=self.seed,
+            jobs=jobs,
+            keep=unfinished,
+            progress=lambda done, total: self.progress(TRUTH, done, total),
+        )
+        truth = Truth.of(index, returns, about)
+        truth.save(path)
+        shutil.rmtree(unfinished)
+        return truth
+
+    def _about(self, **settings: object) -> dict[str, str]:
+        """What tells a file that was made as it would be made now from any other."""
+        made = {"game": self.game, "expert": self.expert.fingerprint(), "seed": self.seed, **settings}
+        return {"command": f"unstale make-data {self.game}", **{name: str(value) for name, value in made.items()}}
 
 
 def _described(name: str, tape: Tape) -> dict[str, str]:

@@ -256,10 +256,10 @@ def _joined(episodes: Sequence[_Episode], about: Mapping[str, str]) -> Tape:
 
 def _packed(rows: Tensor) -> Tensor:
     """As bytes: what changed from each row to the next, compressed. A picture takes about a hundred."""
-    flat: NDArray[np.uint8] = rows.numpy().reshape(len(rows), -1)
-    changes = flat.copy()
-    changes[1:] ^= flat[:-1]
-    return torch.from_numpy(np.frombuffer(bytearray(lzma.compress(changes, preset=1)), np.uint8))
+    whole: NDArray[np.uint8] = rows.numpy()
+    changes = whole.copy()
+    changes[1:] ^= whole[:-1]
+    return torch.frombuffer(bytearray(lzma.compress(changes.data, preset=1)), dtype=torch.uint8)
 
 
 def _unpacked(packed: Tensor, shape: tuple[int, ...]) -> Tensor:

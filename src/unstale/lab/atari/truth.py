@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -188,7 +191,17 @@ _player: Player  # of a process that was started to play
 def _begin(pickled: bytes) -> None:
     global _player
     torch.set_num_threads(1)  # there is a process for every core
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its children in order
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     _player = pickle.loads(pickled)
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed ends no one: its children would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)
 
 
 def _play(part: Part) -> np.ndarray:

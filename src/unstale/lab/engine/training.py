@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,10 @@ class Training:
 
     def run(self, progress: Callable[[int], None] = lambda steps: None) -> list[Record]:
         """Train to the end. ``progress`` is told of steps as they are made, and may raise to stop."""
+        with _products(self.runs[0].precision):
+            return self._run(progress)
+
+    def _run(self, progress: Callable[[int], None]) -> list[Record]:
         started = time.perf_counter()
         steps = self.runs[0].steps
         chunk = max(1, steps // MEASUREMENTS)
@@ -240,6 +245,17 @@ def _numbers(memory: Any) -> int:
         return memory.numel()
     parts = memory.values() if isinstance(memory, dict) else memory if isinstance(memory, list) else ()
     return sum(_numbers(part) for part in parts)
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """How precisely a GPU multiplies matrices of float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _stepper(training: Training) -> Callable[[int], None]:

@@ -9,6 +9,7 @@ from ..mistakes import unknown
 from . import acrobot, cartpole, mountain_car
 from .base import Problem
 from .mountain_car import MountainCar, OnlineMountainCar
+from .ms_pacman import MsPacman
 from .regression import Regression
 from .replay import Replay
 from .svhn import SVHN
@@ -24,6 +25,8 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     **REPLAYS,
     "regression": Regression,
     "svhn": SVHN,
+    "ms_pacman": MsPacman,
+    "ms_pacman_10k": lambda: MsPacman(transitions=10_000),
 }
 
 

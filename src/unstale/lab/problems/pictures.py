@@ -30,11 +30,12 @@ class Stills:
 
 @dataclass(frozen=True)
 class Film:
-    """Frames in their order; a picture is a frame below those before it, never reaching behind ``first``, where it is
-    the first frame over again."""
+    """Frames in their order, the first of all being blank. A picture is a frame below those before it, and below blank
+    ones where its episode has no more."""
 
     frames: Tensor  # uint8 [frames, side, side]
-    first: Tensor  # [frames], the first of the same episode
+    newest: Tensor  # [pictures], a frame
+    first: Tensor  # [pictures], the first frame of the same episode
     answers: int
     channels: int = 4
 
@@ -44,5 +45,6 @@ class Film:
 
     def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
         ages = torch.arange(self.channels - 1, -1, -1, device=numbers.device)
-        stack = torch.maximum(numbers.unsqueeze(-1) - ages, self.first[numbers].unsqueeze(-1))
+        stack = self.newest[numbers].unsqueeze(-1) - ages
+        stack = torch.where(stack >= self.first[numbers].unsqueeze(-1), stack, 0)
         return self.frames[stack].to(dtype).div_(255)
