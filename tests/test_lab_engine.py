@@ -217,7 +217,7 @@ def test_gradients_are_those_of_autograd(activation):
             of_state = gradient(rows[i, k])
             torch.testing.assert_close(v[i, k], of_state)
             torch.testing.assert_close(u[i, k], of_state - discount[i, k] * gradient(rows[i, 5 + k]))
-    torch.testing.assert_close(network.gradient(theta, seen.of_states(5), slope).total, (slope[..., None] * v).sum(1))
+    torch.testing.assert_close(network.gradient(theta, network.of_states(seen, 5), slope).total, (slope[..., None] * v).sum(1))
 
 
 @pytest.mark.parametrize("activation", ["leaky_relu", "tanh"])

@@ -12,7 +12,6 @@ from torch import nn
 import unstale
 from unstale.lab import problems
 from unstale.lab.engine.architectures import network_of
-from unstale.lab.engine.layers import Conv
 from unstale.lab.engine.methods import METHODS
 from unstale.lab.engine.training import Training
 from unstale.lab.experiment import Run
@@ -282,15 +281,6 @@ def test_a_film_never_shows_what_was_before_its_episode():
     film = Film(frames, 1 + torch.arange(10), torch.tensor([1] * 6 + [7] * 4), answers=2)
     seen = (film.look(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
     assert seen.tolist() == [[[0, 0, 0, 1], [0, 1, 2, 3], [3, 4, 5, 6]], [[0, 0, 0, 7], [0, 0, 7, 8], [7, 8, 9, 10]]]
-
-
-@pytest.mark.parametrize("kernel, stride, padding, side", [(3, 2, 1, 7), (8, 4, 4, 9), (4, 2, 2, 6), (3, 1, 0, 5)])
-def test_spreading_is_the_transpose_of_laying_out(kernel, stride, padding, side):
-    layer = Conv(2, 3, kernel, stride, padding, side=side)
-    x = torch.randn(2, 2, 3 * side * side, generator=seeded("x"))
-    columns = layer.columns(x)
-    y = torch.randn(columns[..., 1:, :].shape, generator=seeded("y"))
-    torch.testing.assert_close((columns[..., 1:, :] * y).sum(), (x * layer.spread(y)).sum())
 
 
 def test_trust_is_logged():

@@ -18,7 +18,7 @@ from unstale.lab.atari.games import make_games
 from unstale.lab.atari.sarsa import EpsilonGreedy, Games, QNetwork, Rollout, Sarsa, Settings, evaluate, sarsa_batch
 from unstale.lab.mistakes import UserError
 
-SMALL = Settings(games=2, n_step=3, correction="none")
+SMALL = Settings(games=2, n_step=3, lr=1e-3, correction="none")
 CPU = torch.device("cpu")
 
 
@@ -151,8 +151,8 @@ def test_rollouts_are_what_the_games_did(life_ends_episode):
 class OneButton:
     """A made-up game: the right button pays 10, any other nothing, and game i is over after ``lengths[i]`` steps."""
 
-    def __init__(self, lengths: list[int], button: int = 2) -> None:
-        self.lengths, self.button, self.time = np.array(lengths), button, np.zeros(len(lengths), dtype=int)
+    def __init__(self, lengths: list[int], cut_off: bool = False) -> None:
+        self.lengths, self.cut_off, self.time = np.array(lengths), cut_off, np.zeros(len(lengths), dtype=int)
 
     def _frames(self) -> np.ndarray:
         return np.full((len(self.lengths), 4, 84, 84), 128, dtype=np.uint8)
@@ -161,13 +161,15 @@ class OneButton:
         return self._frames(), {"lives": np.ones(len(self.lengths), dtype=int)}
 
     def send(self, actions):
-        self.rewards = np.where(actions == self.button, 10, 0)
+        self.rewards = np.where(actions == 2, 10, 0)
         self.time += 1
 
     def recv(self):
         over = self.time == self.lengths
         self.time[over] = 0
-        return self._frames(), self.rewards, over, np.zeros_like(over), self.reset()[1]
+        never = np.zeros_like(over)
+        ends = (never, over) if self.cut_off else (over, never)
+        return self._frames(), self.rewards, *ends, self.reset()[1]
 
     def step(self, actions):
         self.send(actions)
@@ -177,10 +179,18 @@ class OneButton:
         pass
 
 
+PRESS = SimpleNamespace(game="made up", act=lambda frames, numbers: torch.full((len(frames),), 2))
+
+
+def test_scores_are_of_single_games(monkeypatch):
+    monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([2, 3]))
+    _, scores = Games(replace(SMALL, n_step=6), PRESS, numbers(), CPU).play(PRESS)
+    assert scores == [20, 30, 20, 20, 30]
+
+
 def test_each_game_counts_once_however_short(monkeypatch):
     monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([2, 7]))
-    policy = SimpleNamespace(game="made up", act=lambda frames, numbers: torch.full((len(frames),), 2))
-    assert evaluate(policy, games=2) == [20, 70]
+    assert evaluate(PRESS, games=2) == [20, 70]
 
 
 # -------------------------------------------------------------------------------------------------------- learning
@@ -196,6 +206,14 @@ def test_it_learns_which_button_pays(monkeypatch, options):
     assert points[-1].score > 1.3 * points[0].score
     # More than the one reward that it brings at once: what follows counts too.
     assert training.model(torch.full((1, 4, 84, 84), 128, dtype=torch.uint8)).max() > 1
+
+
+def test_nothing_is_learned_from_what_was_cut_off(monkeypatch):
+    monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([3, 3], cut_off=True))
+    training = Sarsa(SMALL)
+    before = weights(training.model)
+    training.update()
+    assert torch.equal(weights(training.model), before)
 
 
 def test_without_correction_an_update_is_one_of_adam(monkeypatch):

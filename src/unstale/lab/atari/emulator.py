@@ -7,6 +7,7 @@ sticks with probability 1/4.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -109,6 +110,12 @@ class Emulator:
         if luck >= self._sticky:
             self._held = action
         return self._ale.act(self._held)
+
+
+def seeds(count: int, *key: str | int) -> list[int]:
+    """Seeds that depend on the key alone. A hash keeps keys apart that differ little."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return np.random.SeedSequence(int.from_bytes(digest, "little")).generate_state(count).tolist()
 
 
 def smaller(screen: Picture) -> Picture:

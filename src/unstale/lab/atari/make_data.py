@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..mistakes import UserError
 from ..problems.tensor_file import ExpertError
-from .emulator import Emulator
+from .emulator import Emulator, seeds
 from .tape import Policy, Tape, record
 from .truth import GAMMA, LIMIT, Truth, continuations
 
@@ -75,9 +74,9 @@ class _Maker:
                 return tape
         except ExpertError:
             pass  # not there, or damaged
-        first, *seeds = np.random.SeedSequence([self.seed, name == TEST]).generate_state(1 + SIDE_BY_SIDE).tolist()
+        first, *others = seeds(1 + SIDE_BY_SIDE, self.game, name, self.seed)
         tape = record(
-            [Emulator(self.game, seed) for seed in seeds],
+            [Emulator(self.game, seed) for seed in others],
             self.expert,
             transitions,
             torch.Generator().manual_seed(first),

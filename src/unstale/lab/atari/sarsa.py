@@ -43,14 +43,14 @@ class Settings:
     games: int = 16  # side by side
     n_step: int = 5
     gamma: float = 0.99
-    lr: float = 1e-3
+    lr: float = 5e-4
     betas: tuple[float, float] = (0.9, 0.999)
     correction: str = "auto"  # and the next two: see unstale.CorrectedAdam
     horizon: int | None = None
     trust: float | None = 1.0
     # The share of random actions falls from the first number to the second over so many steps, then stays.
-    epsilon: tuple[float, float] = (1.0, 0.02)
-    epsilon_steps: int = 200_000
+    epsilon: tuple[float, float] = (1.0, 0.05)
+    epsilon_steps: int = 50_000
     # Whether nothing is expected after a lost life, though the game goes on. The score is that of whole games.
     life_ends_episode: bool = False
     seed: int = 0

@@ -110,27 +110,25 @@ class Tape:
     def returns(self, gamma: float) -> Tensor:
         """The discounted sum of clipped rewards from each transition to the end of its game, [transitions] in float64;
         NaN where that end was not recorded."""
+        reward, terminated, truncated = (part.tolist() for part in (self.clipped(), self.terminated, self.truncated))
         values = np.empty(len(self))
         after = np.nan
-        ends = (self.terminated | self.truncated).tolist()
-        for at, (reward, terminated) in reversed(
-            list(enumerate(zip(self.clipped().tolist(), self.terminated.tolist(), strict=True)))
-        ):
-            if ends[at]:
-                after = 0.0 if terminated else np.nan
-            values[at] = after = reward + gamma * after
+        for at in reversed(range(len(self))):
+            if terminated[at] or truncated[at]:
+                after = 0.0 if terminated[at] else np.nan
+            values[at] = after = reward[at] + gamma * after
         return torch.from_numpy(values)
 
     def scores(self) -> Tensor:
         """The score of each episode."""
-        _, episode = self.first.unique_consecutive(return_inverse=True)
-        return torch.zeros(int(episode[-1]) + 1, dtype=torch.float64).index_add_(0, episode, self.reward.double())
+        _, lengths = self.first.unique_consecutive(return_counts=True)
+        return torch.stack([episode.sum() for episode in self.reward.double().split(lengths.tolist())])
 
     def fingerprint(self) -> str:
         """Twelve characters that differ between recordings of different play."""
         digest = hashlib.sha256()
         for part in (self.first, self.action, self.reward, self.saved):
-            digest.update(part.numpy().tobytes())
+            digest.update(part.cpu().numpy().tobytes())
         return digest.hexdigest()[:12]
 
     def save(self, path: Path) -> None:

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from ..problems.tensor_file import ExpertError, TensorFile
-from .emulator import Emulator, State
+from .emulator import Emulator, State, seeds
 from .tape import Policy
 
 GAMMA = 0.99
 LIMIT = 460  # steps; γ^460 < 0.01
-TOGETHER = 2  # states whose games are played side by side. Random numbers are drawn for them together
+TOGETHER = 2  # states whose games are played side by side, with random numbers that depend on nothing else
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,15 +109,16 @@ class Player:
     def __init__(self, game: str, policy: Policy, count: int, gamma: float, limit: int) -> None:
         self.game, self.policy = game, policy
         self.count, self.gamma, self.limit = count, gamma, limit
+        self._settings = (game, policy.fingerprint(), count, gamma, limit)
         self._emulators: list[Emulator] = []
 
     def play(self, part: Part) -> Tensor:
         """Returns, [states, count]."""
         games = len(part.states) * self.count
         self._emulators += [Emulator(self.game, 0) for _ in range(games - len(self._emulators))]
-        first, *seeds = np.random.SeedSequence([part.seed, part.start]).generate_state(1 + games).tolist()
+        first, *others = seeds(1 + games, "continuations", part.seed, part.start)
         numbers = torch.Generator().manual_seed(first)
-        for number, seed in enumerate(seeds):
+        for number, seed in enumerate(others):
             self._emulators[number].restore(part.states[number // self.count])
             self._emulators[number].seed(seed)
         returns = np.zeros(games)
@@ -138,8 +139,7 @@ class Player:
 
     def key(self, part: Part) -> str:
         """Differs wherever the returns would."""
-        settings = (self.game, self.policy.fingerprint(), self.count, self.gamma, self.limit)
-        digest = hashlib.sha256(repr((*settings, part.seed, part.start, part.actions)).encode())
+        digest = hashlib.sha256(repr((*self._settings, part.seed, part.start, part.actions)).encode())
         for state in part.states:
             digest.update(state.machine + bytes([state.held]) + state.observation.tobytes())
         return digest.hexdigest()

@@ -66,9 +66,8 @@ def _look(pictures: Pictures, run: Run) -> Look:
     dtype = torch.float64 if run.precision == "float64" else torch.float32
 
     def look(state: Tensor) -> Tensor:
-        """``[..., channels, rows · pixels]`` of the pictures that states number."""
-        seen = pictures.look(state[..., 0], dtype)  # [..., rows, channels, side, side]
-        return seen.movedim(-4, -3).flatten(-3)
+        """``[..., rows, channels, pixels]`` of the pictures that states number."""
+        return pictures.look(state[..., 0], dtype).flatten(-2)
 
     return look
 

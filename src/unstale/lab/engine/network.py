@@ -1,11 +1,6 @@
 """Networks of one shape, many side by side: their parameters are the rows of one tensor ``[runs, n]``.
 
-Index letters: ``t`` is 0 for a state and 1 for its successor, ``k`` counts samples, ``l`` positions in a picture, ``i``
-and ``o`` inputs and outputs of a layer. A layer's bias is the first column of its matrix, met by an input that is always
-1; so every layer is one matrix, and its gradients are outer products as the library's corrections take them.
-
-Inside, samples are columns, ``[..., i, rows]``: layers are narrow and samples many, and both the matrix products and
-the activations of a CPU are several times as fast along a long last axis.
+Every layer is one matrix, and its gradients are outer products, or sums of them, as the library's corrections take them.
 """
 
 from __future__ import annotations
@@ -18,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...samples import Linearization, Matrix, Outer, Piece, Total
+from ...samples import Linearization, Total
 from .heads import VALUE, Answer, Head
-from .layers import Layer, initial
+from .layers import Conv, Layer, initial
 
 aten = torch.ops.aten
 SELU = (1.6732632423543772, 1.0507009873554805)  # α and scale
@@ -43,13 +38,10 @@ ACTIVATIONS: dict[str, tuple[Forward, Backward]] = {
 }
 
 
-PARTS = 64  # of a sum over samples, at least, where they are many
-
-
 class Pass(NamedTuple):
     """A forward pass, with what a backward one needs of it."""
 
-    columns: list[Tensor]  # what every layer saw, ``[..., 1 + inputs, rows · positions]``
+    kept: list[Tensor]  # by every layer
     hidden: list[Tensor]  # activations, by the layer that they come out of
     outputs: Tensor  # [..., outputs, rows]
     answer: Answer
@@ -59,30 +51,9 @@ class Pass(NamedTuple):
         """``[..., rows]``."""
         return self.answer.values
 
-    def of_states(self, samples: int) -> Pass:
-        """The first rows alone: those of the states, without their successors'."""
-        return self._rows(0, samples)
-
-    def last(self, samples: int) -> Pass:
-        """The last rows alone."""
-        rows = self.outputs.shape[-1]
-        return self._rows(rows - samples, rows)
-
-    def _rows(self, start: int, stop: int) -> Pass:
-        rows = self.outputs.shape[-1]
-
-        def some(x: Tensor) -> Tensor:
-            positions = x.shape[-1] // rows
-            return x[..., start * positions : stop * positions]
-
-        derivative = self.answer.derivative
-        answer = Answer(some(self.values), None if derivative is None else some(derivative))
-        return Pass([some(x) for x in self.columns], [some(h) for h in self.hidden], some(self.outputs), answer)
-
 
 class Network:
-    """Layers with an activation between them, from what ``look`` makes of a state, ``[..., channels, rows · places]``,
-    to what ``head`` makes of the outputs."""
+    """Layers with an activation between them, from what ``look`` makes of a state to what ``head`` makes of outputs."""
 
     def __init__(self, layers: Sequence[Layer], activation: str, look: Look, head: Head = VALUE) -> None:
         self.layers = list(layers)
@@ -93,7 +64,7 @@ class Network:
             self.spans.append(slice(start, start + layer.size))
         self.size = self.spans[-1].stop
         self.work = sum(layer.work for layer in layers)  # multiply-adds of a row
-        self.widest = max(into * layer.positions for layer in layers for _, into in [layer.shape])
+        self.widest = max(layer.shape[1] * layer.positions for layer in layers)  # numbers kept of a row
         self.activation = activation
         self.look = look
         self.head = head
@@ -107,15 +78,24 @@ class Network:
 
     def forward(self, theta: Tensor, state: Tensor) -> Pass:
         """Of states ``[..., rows, inputs]``. Where the head asks which output is meant, a state's last number tells."""
-        columns, hidden = [self.layers[0].columns(self.look(state))], []
-        *weights, last = self._matrices(theta)
-        for weight, following in zip(weights, self.layers[1:], strict=True):
-            z = weight @ columns[-1]
-            seen, h = following.laid_out(partial(self._activate, z), like=z)
-            columns.append(seen)
+        kept, hidden = [self.layers[0].keep(self.look(state))], []
+        weights = self._matrices(theta)
+        for layer, following, weight in zip(self.layers, self.layers[1:], weights, strict=False):
+            z = layer.apply(weight, kept[-1])
+            met, h = following.keep_written(partial(self._activate, z), like=z)
+            kept.append(met)
             hidden.append(h)
-        outputs = last @ columns[-1]
-        return Pass(columns, hidden, outputs, self.head.answer(outputs, state[..., -1]))
+        outputs = self._flat(self.layers[-1].apply(weights[-1], kept[-1]))
+        return Pass(kept, hidden, outputs, self.head.answer(outputs, state[..., -1]))
+
+    def of_states(self, seen: Pass, samples: int) -> Pass:
+        """The first rows alone: those of the states, without their successors'."""
+        return self._rows(seen, 0, samples)
+
+    def newest(self, seen: Pass, samples: int) -> Pass:
+        """The last rows alone."""
+        rows = seen.outputs.shape[-1]
+        return self._rows(seen, rows - samples, rows)
 
     def values(self, theta: Tensor, state: Tensor) -> Tensor:
         return self.forward(theta, state).values
@@ -126,22 +106,23 @@ class Network:
         return self.head.errors(seen.outputs, seen.values, state[..., -1], true)
 
     def backward(self, theta: Tensor, seen: Pass, seed: Tensor) -> list[Tensor]:
-        """The gradients of ``Σ seed · value`` by every layer's output, ``[..., outputs, rows · positions]``, first layer
-        first."""
+        """The gradients of ``Σ seed · value`` by what comes out of every layer, first layer first."""
         self.rows_backward += seed.shape[-1]
         derivative = seen.answer.derivative
-        outputs = [seed.unsqueeze(-2) if derivative is None else derivative * seed.unsqueeze(-2)]
+        last = seed.unsqueeze(-2) if derivative is None else derivative * seed.unsqueeze(-2)
+        outputs = [self._unflat(last)]
         weights = self._matrices(theta)
         for number in range(len(self.layers) - 1, 0, -1):
-            into = self.layers[number].spread(weights[number][..., 1:].mT @ outputs[-1])
+            into = self.layers[number].into(weights[number], outputs[-1])
             outputs.append(self._through(into, seen.hidden[number - 1]))
         return outputs[::-1]
 
     def gradient(self, theta: Tensor, seen: Pass, slope: Tensor) -> Total:
         """``Σ_k slope_k ∇value_k``, without the gradient of any one sample."""
         total = theta.new_empty(*slope.shape[:-1], self.size)
-        for span, a, b in zip(self.spans, seen.columns, self.backward(theta, seen, slope), strict=True):
-            total[..., span] = _summed_outer(b, a).flatten(-2)
+        gradients = self.backward(theta, seen, slope)
+        for layer, span, kept, gradient in zip(self.layers, self.spans, seen.kept, gradients, strict=True):
+            total[..., span] = layer.summed(kept, gradient).flatten(-2)
         return Total(total)
 
     def linearize(
@@ -154,8 +135,8 @@ class Network:
         roles = (1 if discount is None else 2, slope.shape[-1])
         gradients = self.backward(theta, seen, seed)
         pieces = [
-            _piece(layer, span, a, b, roles)
-            for layer, span, a, b in zip(self.layers, self.spans, seen.columns, gradients, strict=True)
+            layer.by_sample(span, kept, gradient, roles)
+            for layer, span, kept, gradient in zip(self.layers, self.spans, seen.kept, gradients, strict=True)
         ]
         return Linearization(tuple(pieces), slope, curvature)
 
@@ -165,44 +146,35 @@ class Network:
         activate = getattr(F, self.activation)  # one that autograd follows
 
         def weighted(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
-            h = self.layers[0].columns(self.look(seen))
-            *hidden, last = self._matrices(own)
-            for matrix, layer in zip(hidden, self.layers[1:], strict=True):
-                h = layer.columns(activate(matrix @ h))
-            return (self.head.answer(last @ h, seen[..., -1]).values * weight).sum()
+            h = self.look(seen)
+            *hidden, last = zip(self.layers, self._matrices(own), strict=True)
+            for layer, matrix in hidden:
+                h = activate(layer.apply(matrix, layer.keep(h)))
+            layer, matrix = last
+            outputs = self._flat(layer.apply(matrix, layer.keep(h)))
+            return (self.head.answer(outputs, seen[..., -1]).values * weight).sum()
 
         return torch.vmap(torch.func.jacrev(torch.func.grad(weighted)))(theta, state, slope)
 
+    def _rows(self, seen: Pass, start: int, stop: int) -> Pass:
+        def of(layer: Layer, x: Tensor) -> Tensor:
+            return x.narrow(layer.row_axis, start, stop - start)
+
+        kept = [of(layer, x) for layer, x in zip(self.layers, seen.kept, strict=True)]
+        hidden = [of(layer, h) for layer, h in zip(self.layers, seen.hidden, strict=False)]
+        values, derivative = seen.answer
+        answer = Answer(values[..., start:stop], None if derivative is None else derivative[..., start:stop])
+        return Pass(kept, hidden, seen.outputs[..., start:stop], answer)
+
+    def _flat(self, outputs: Tensor) -> Tensor:
+        """``[..., outputs, rows]``, also of a convolution whose pictures have become single points."""
+        return outputs.squeeze(-1).mT if isinstance(self.layers[-1], Conv) else outputs
+
+    def _unflat(self, outputs: Tensor) -> Tensor:
+        return outputs.mT.unsqueeze(-1) if isinstance(self.layers[-1], Conv) else outputs
+
     def _matrices(self, theta: Tensor) -> list[Tensor]:
         return [theta[..., span].unflatten(-1, shape) for span, shape in zip(self.spans, self.shapes, strict=True)]
-
-
-def _summed_outer(b: Tensor, a: Tensor) -> Tensor:
-    """``Σ_k b_k a_kᵀ``. On a GPU a product over very many samples keeps few processors busy: it is cut up there."""
-    if not a.is_cuda:
-        return b @ a.mT
-    rows = a.shape[-1]
-    part = max(size for size in range(1, max(128, rows // PARTS) + 1) if rows % size == 0)
-    if rows > 2 * part > 64:
-        many_b, many_a = (x.unflatten(-1, (-1, part)).movedim(-2, -3) for x in (b, a))
-        return (many_b @ many_a.mT).sum(-3)
-    return b @ a.mT
-
-
-def _piece(layer: Layer, span: slice, a: Tensor, b: Tensor, roles: tuple[int, int]) -> Piece:
-    """A layer's gradients by sample, in whichever form holds fewer numbers: a layer that is applied at many positions
-    has its gradients written out."""
-    outputs, inputs = layer.shape
-
-    def by_sample(x: Tensor) -> Tensor:
-        return x.unflatten(-1, (*roles, layer.positions))  # [..., i, t, k, l]
-
-    if layer.positions == 1 or layer.positions * (outputs + inputs) < layer.size:
-        factors = [by_sample(x).movedim(-4, -1).movedim(-2, -3).flatten(-4, -3) for x in (a, b)]
-        return Outer(span, (factors[0], factors[1]), head=layer.positions)
-    a, b = (by_sample(x).movedim(-4, -2) for x in (a, b))  # [..., t, k, i, l]
-    gradients = (b @ a.mT).flatten(-2)
-    return Matrix(span, (gradients[..., 0, :, :], gradients.sum(-3)))
 
 
 def plain(state: Tensor) -> Tensor:

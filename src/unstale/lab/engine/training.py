@@ -144,10 +144,10 @@ class Training:
         for some, samples in self.feed.recent().parts(self.at_once):
             seen, residual = self._evaluate(samples)
             slope, _ = self._derivatives(residual)
-            states = seen.of_states(slope.shape[-1])
+            states = self.network.of_states(seen, slope.shape[-1])
             momentum += self.network.gradient(self.theta, states, slope * weight[..., some]).total
         if self.square is not None:  # of the newest batch alone, as Adam has it
-            newest = states.last(self.runs[0].batch)
+            newest = self.network.newest(states, self.runs[0].batch)
             self._square(self.network.gradient(self.theta, newest, slope[..., -self.runs[0].batch :]).total)
         return momentum, residual[..., -self.runs[0].batch :]
 
@@ -172,7 +172,7 @@ class Training:
 
     def _batch(self, samples: Samples, seen: Pass, slope: Tensor, curvature: Tensor) -> Batch:
         if self.correction is None and not self.method.linearizes:
-            return self.network.gradient(self.theta, seen.of_states(slope.shape[-1]), slope)
+            return self.network.gradient(self.theta, self.network.of_states(seen, slope.shape[-1]), slope)
         linear = self.network.linearize(self.theta, seen, samples.discount, slope, curvature)
         if not self.method.second_order:
             return linear
