@@ -2,8 +2,8 @@
 
 Momentum is corrected or not; for either, the table shows how far the targets of recent batches drifted since they were
 used, and how well their gradients of then agree with those of now: as they were, and as the correction expects them to
-be now. A minute on a CPU is enough to see that, and to play better than at random (about 250 points in Ms. Pac-Man);
-to play well takes longer.
+be now. A minute on a CPU is enough to see that. To play better than at random (about 250 points in Ms. Pac-Man) takes
+some minutes, ``--seconds 300``.
 
     pip install 'unstale[lab,atari]'
     python examples/atari_sarsa.py                          # Adam

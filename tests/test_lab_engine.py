@@ -12,8 +12,8 @@ from torch import nn
 import unstale
 from unstale.lab import problems
 from unstale.lab.engine import training as engine
-from unstale.lab.engine.methods import METHODS, has_one_beta
 from unstale.lab.engine.architectures import network_of
+from unstale.lab.engine.methods import METHODS, has_one_beta
 from unstale.lab.engine.network import ACTIVATIONS
 from unstale.lab.engine.training import Training
 from unstale.lab.experiment import Run, grid
@@ -217,7 +217,9 @@ def test_gradients_are_those_of_autograd(activation):
             of_state = gradient(rows[i, k])
             torch.testing.assert_close(v[i, k], of_state)
             torch.testing.assert_close(u[i, k], of_state - discount[i, k] * gradient(rows[i, 5 + k]))
-    torch.testing.assert_close(network.gradient(theta, network.of_states(seen, 5), slope).total, (slope[..., None] * v).sum(1))
+    torch.testing.assert_close(
+        network.gradient(theta, network.of_states(seen, 5), slope).total, (slope[..., None] * v).sum(1)
+    )
 
 
 @pytest.mark.parametrize("activation", ["leaky_relu", "tanh"])

@@ -24,6 +24,10 @@ STORE, OUT = Path("runs/store"), Path("runs/report")
 Store_ = Annotated[Path, arg(name="store", metavar="FOLDER", help="where finished runs are kept")]
 Out = Annotated[Path, arg(name="out", metavar="FOLDER", help="where the report is written")]
 Device = Annotated[str, arg(metavar="cpu|cuda", help="where to compute")]
+Data = Annotated[
+    Path | None,
+    arg(metavar="FOLDER", help="where pictures and recordings are kept; else UNSTALE_DATA says it, or it is data"),
+]
 Jobs = Annotated[int, arg(metavar="N", help="processes beside one another; 0: one a core, or one on a GPU")]
 
 _screen = Console(stderr=True, highlight=False)
@@ -55,6 +59,7 @@ def reproduce(
     device: Device = "cpu",
     jobs: Jobs = 0,
     store: Store_ = STORE,
+    data: Data = None,
 ) -> None:
     """Run what figures need and the store does not have. Stop it whenever you like: the same command goes on."""
     from .engine.plan import cost
@@ -63,6 +68,7 @@ def reproduce(
     from .reproduce import named, runs_of
     from .store import Store
 
+    _choose_data(data)
     if not figures:
         raise UserError("name at least one figure, or all; `unstale list` says which there are")
     chosen = named(figures)
@@ -123,13 +129,90 @@ def train_expert(
     path: Annotated[Path | None, arg(help="the expert's file; that of the package unless given")] = None,
     seed: int = 0,
     values_only: Annotated[bool, arg(help="keep the expert, and estimate the values of its policy anew")] = False,
+    steps: Annotated[int | None, arg(help="of a game: how many to learn from")] = None,
+    minutes: Annotated[float | None, arg(help="of a game: learn no longer than this")] = None,
+    device: Device = "cpu",
 ) -> None:
-    """Train the expert whose values acrobot or cartpole asks for."""
-    from .experts import keep_values, train_and_save
+    """Train the expert whose values acrobot, cartpole or a game of the Atari 2600 (ms_pacman) asks for."""
+    from .experts import TASKS, keep_values, train_and_save
 
-    about = keep_values(problem, path) if values_only else train_and_save(problem, path, seed)
-    for name, value in about.items():
-        print(f"{name:28} {value}")
+    if problem in TASKS:
+        about = keep_values(problem, path) if values_only else train_and_save(problem, path, seed)
+    else:
+        about = _train_player(problem, path, seed, steps, minutes, device)
+    _tell(about)
+
+
+def _train_player(
+    game: str, path: Path | None, seed: int, steps: int | None, minutes: float | None, device: str
+) -> dict[str, str]:
+    from .atari.experts import train_expert as train_player
+    from .atari.ppo import Settings
+    from .engine.sweep import check_device
+    from .problems.policies import expert_path
+    from .progress import Line
+
+    settings = Settings(game=game, seed=seed, steps=steps or Settings.steps, minutes=minutes)
+    with Line(_screen) as line:
+        return train_player(
+            settings,
+            path or expert_path(game),
+            check_device(device),
+            lambda now: line.update(
+                f"{now.steps:,} steps in {now.seconds:,.0f} s, score {now.score:,.0f}, {now.done:.0%} done"
+            ),
+        )
+
+
+def make_data(
+    game: Positional[str],
+    /,
+    expert: Annotated[Path | None, arg(help="a file of this project, or a .zip of Stable-Baselines3")] = None,
+    transitions: Annotated[int, arg(help="to learn from")] = 100_000,
+    test: Annotated[int, arg(help="to be tested on")] = 10_000,
+    states: Annotated[int, arg(help="of the test, whose values are estimated")] = 1_000,
+    continuations: Annotated[int, arg(help="games played on from each of them")] = 16,
+    seed: int = 0,
+    jobs: Jobs = 0,
+    data: Data = None,
+) -> None:
+    """Record an expert's play, and play on many times from some of it to know its true values."""
+    from .atari.actor import load_expert
+    from .atari.make_data import make_data as make
+    from .problems.data_folder import data_folder
+    from .problems.policies import expert_path
+    from .progress import Line
+
+    _choose_data(data)
+    player = load_expert(expert or expert_path(game), game)
+    with Line(_screen) as line:
+        about = make(
+            game,
+            player,
+            data_folder(game),
+            transitions=transitions,
+            test=test,
+            states=states,
+            count=continuations,
+            seed=seed,
+            jobs=_workers(jobs, "cpu"),
+            progress=lambda what, done, total: line.update(f"{what}: {done:,} of {total:,}"),
+        )
+    _tell(about)
+
+
+def fetch_svhn(data: Data = None) -> None:
+    """Download the pictures of SVHN, 246 MB, from where they are published."""
+    from .problems.data_folder import data_folder
+    from .problems.svhn_download import fetch
+    from .progress import Line
+
+    _choose_data(data)
+    with Line(_screen) as line:
+        fetch(
+            data_folder("svhn"),
+            lambda name, came, total: line.update(f"{name}: {came >> 20} of {total >> 20 or '?'} MiB"),
+        )
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -138,6 +221,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "report": report,
     "show": show,
     "train-expert": train_expert,
+    "make-data": make_data,
+    "fetch-svhn": fetch_svhn,
 }
 
 
@@ -160,6 +245,17 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         _screen.print("stopped: what was finished is kept, and the same command goes on from there")
         sys.exit(130)
+
+
+def _choose_data(folder: Path | None) -> None:
+    """For this process and those that it starts."""
+    if folder is not None:
+        os.environ["UNSTALE_DATA"] = str(folder)
+
+
+def _tell(about: dict[str, str]) -> None:
+    for name, value in about.items():
+        print(f"{name:28} {value}")
 
 
 def _scale(name: str) -> Scale:

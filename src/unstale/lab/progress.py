@@ -1,4 +1,4 @@
-"""A live bar: runs finished, steps a second, time left."""
+"""What is seen of long work: a live bar for sweeps, and a line for the rest."""
 
 from __future__ import annotations
 
@@ -42,3 +42,29 @@ class Bar:
 
     def _count(self) -> str:
         return f"{self._done:,} of {self._runs:,} runs"
+
+
+class Line:
+    """One line that says how far work is. Where nobody watches, it is written anew every so many seconds."""
+
+    SECONDS = 30
+
+    def __init__(self, console: Console) -> None:
+        self._status = console.status("")
+        self._console = console
+        self._written = -float("inf")
+
+    def __enter__(self) -> Line:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._status.stop()
+
+    def update(self, text: str) -> None:
+        if self._console.is_terminal:
+            self._status.update(text)
+        elif time.monotonic() - self._written > self.SECONDS:
+            self._console.print(text, markup=False)
+            self._written = time.monotonic()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..problems.policies import making_of
 from ..problems.tensor_file import TensorFile
 from .games import action_count, check_game
 from .sb3 import read_sb3
@@ -68,20 +70,21 @@ class Expert:
         at_random = torch.rand(best.shape, generator=numbers, dtype=torch.float64) < self.epsilon
         return torch.where(at_random, other, best)
 
+    def rounded(self) -> Expert:
+        """The same to half precision, as a file keeps it: whoever loads it plays exactly like this one."""
+        actor = copy.deepcopy(self.actor)
+        return replace(self, actor=actor.half().float())
+
     def fingerprint(self) -> str:
-        """Twelve characters that tell these weights from others, whatever else is in their file."""
+        """Twelve characters that tell how it plays from how others do."""
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
-        return hashlib.sha256(save(weights)).hexdigest()[:12]
-
-
-def making_of(game: str) -> str:
-    """The command that makes the expert."""
-    return f"unstale train-expert {game}"
+        return hashlib.sha256(save(weights) + repr(self.epsilon).encode()).hexdigest()[:12]
 
 
 def save_expert(path: Path, expert: Expert, curve: Tensor, about: dict[str, str]) -> None:
-    """With its learning curve (rows of steps, seconds and score) and what is to be known about it."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in expert.actor.state_dict().items()}
+    """With its learning curve (rows of steps, seconds and score) and what is to be known about it. In half precision:
+    see ``rounded``."""
+    weights = {name: tensor.detach().cpu().half().contiguous() for name, tensor in expert.actor.state_dict().items()}
     _file(path, expert.game).write({**weights, CURVE: curve}, {**about, "game": expert.game})
 
 

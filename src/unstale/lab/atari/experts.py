@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from ..mistakes import UserError
-from .actor import Expert, making_of, save_expert
+from ..problems.policies import making_of
+from .actor import Expert, save_expert
 from .games import make_games
 from .ppo import PPO, Progress, Settings
 
@@ -31,6 +32,8 @@ def train(
 ) -> PPO:
     """A whole run. With a checkpoint's path it is saved every few minutes, and goes on from there if it was begun."""
     ppo = PPO(settings, device)
+    if ppo.device.type == "cuda":
+        torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
     if checkpoint is not None and checkpoint.exists():
         _resume(ppo, checkpoint)
     saved = time.monotonic()
@@ -71,7 +74,7 @@ def train_expert(
     goes on from its checkpoint, which lies beside the expert's file until that is written."""
     checkpoint = path.with_suffix(".checkpoint")
     ppo = train(settings, device, progress, checkpoint)
-    expert = Expert(settings.game, ppo.actor)
+    expert = Expert(settings.game, ppo.actor).rounded()
     scores = np.array(evaluate(expert, episodes, settings.seed))
     about = {
         "command": command(settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Players:
 
     def __init__(self, game: str, columns: slice, seed: int, reward: str, device: torch.device) -> None:
         count = columns.stop - columns.start
-        self.games = make_games(game, count, seed)
+        # A core is left to whoever asks for the steps: it would have to wait for the emulators otherwise.
+        self.games = make_games(game, count, seed, threads=max(1, (os.cpu_count() or 1) - 1))
         self.columns = columns
         self.reward_of = REWARDS[reward]
         first, info = self.games.reset()

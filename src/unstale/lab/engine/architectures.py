@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..experiment import Run
-from ..mistakes import unknown
-from ..problems.base import Pictures, Problem
+from ..mistakes import UserError, unknown
+from ..problems.base import PictureProblem, Pictures, Problem
 from .heads import ACTION_VALUE, CLASS
 from .layers import Conv, Dense, Flat, Layer
 from .network import Look, Network, plain, radial
@@ -30,7 +30,7 @@ def _mlp(run: Run, problem: Problem, device: str) -> Network:
 
 def _svhn(run: Run, problem: Problem, device: str) -> Network:
     """For pictures of 32 by 32."""
-    w, pictures = run.width, problem.pictures(device)
+    w, pictures = run.width, _pictures(problem, device)
     layers = _chain(pictures, [(w, 3, 2, 1), (2 * w, 3, 2, 1), (2 * w, 3, 2, 1), (w, 3, 1, 1)])
     layers += [Flat(w, layers[-1].positions, 4 * w), Dense(4 * w, 4 * w), Dense(4 * w, pictures.answers)]
     return Network(layers, run.activation, _look(pictures, run), CLASS)
@@ -38,7 +38,7 @@ def _svhn(run: Run, problem: Problem, device: str) -> Network:
 
 def _dqn(run: Run, problem: Problem, device: str) -> Network:
     """The network of DQN, padded as in the paper; ``run.width`` is its n_h, 32 being the paper's 4.8 million."""
-    w, pictures = run.width, problem.pictures(device)
+    w, pictures = run.width, _pictures(problem, device)
     layers = _chain(pictures, [(w, 8, 4, 4), (2 * w, 4, 2, 2), (2 * w, 3, 1, 1)])
     layers += [Flat(2 * w, layers[-1].positions, 16 * w), Dense(16 * w, pictures.answers)]
     return Network(layers, run.activation, _look(pictures, run), ACTION_VALUE)
@@ -46,9 +46,15 @@ def _dqn(run: Run, problem: Problem, device: str) -> Network:
 
 def _small_atari(run: Run, problem: Problem, device: str) -> Network:
     """The paper's small model: 12,745 parameters at a width of 16 and 9 actions."""
-    pictures = problem.pictures(device)
+    pictures = _pictures(problem, device)
     layers = _chain(pictures, [*[(run.width, 3, 2, 1)] * 4, (pictures.answers, 6, 1, 0)])
     return Network(layers, run.activation, _look(pictures, run), ACTION_VALUE)
+
+
+def _pictures(problem: Problem, device: str) -> Pictures:
+    if not isinstance(problem, PictureProblem):
+        raise UserError("this network looks at pictures, and the problem has none")
+    return problem.pictures(device)
 
 
 def _chain(pictures: Pictures, convolutions: list[tuple[int, int, int, int]]) -> list[Layer]:

@@ -118,7 +118,8 @@ class Flat(Dense):
 
 
 class Conv(Layer):
-    """A convolution of square pictures, ``side`` pixels wide."""
+    """A convolution of square pictures, ``side`` pixels wide. Runs take turns: each has a kernel of its own, and torch's
+    convolutions fill a processor better than patches laid out for all runs together, which take room and time to copy."""
 
     row_axis = -3
 
@@ -127,44 +128,84 @@ class Conv(Layer):
     ) -> None:
         self.side_out = (side + 2 * padding - kernel) // stride + 1
         super().__init__(channels * kernel**2, outputs, positions=self.side_out**2)
-        self._channels, self._side = channels, side
-        self._geometry = dict(kernel_size=kernel, stride=stride, padding=padding)
+        self._kernel, self._stride, self._padding = kernel, stride, padding
+        self._weight_shape = (outputs, channels, kernel, kernel)
+        self._side = side
 
     def keep(self, x: Tensor) -> Tensor:
-        pictures = x.reshape(-1, self._channels, self._side, self._side)
-        return F.unfold(pictures, **self._geometry).unflatten(0, x.shape[:-2])  # [..., rows, i, l]
+        return x
 
     def apply(self, matrix: Tensor, kept: Tensor) -> Tensor:
-        bias, weight = matrix.unsqueeze(-3).split([1, self.shape[1] - 1], -1)
-        return (weight @ kept).add_(bias)
+        def convolve(matrix: Tensor, kept: Tensor) -> Tensor:
+            bias, weight = self._split(matrix)
+            return F.conv2d(_square(kept), weight, bias, self._stride, self._padding).flatten(-2)
+
+        return _run_by_run(convolve, matrix, kept, (2, 3))
 
     def into(self, matrix: Tensor, gradient: Tensor) -> Tensor:
-        patches = matrix[..., 1:].mT.unsqueeze(-3) @ gradient
-        pictures = F.fold(patches.flatten(0, -3), (self._side, self._side), **self._geometry)
-        return pictures.reshape(*patches.shape[:-2], self._channels, self._side**2)
+        def backward(matrix: Tensor, gradient: Tensor) -> Tensor:
+            _, weight = self._split(matrix)
+            rows, channels = gradient.shape[0], self._weight_shape[1]
+            like = gradient.new_empty(()).expand(rows, channels, self._side, self._side)  # only its shape counts
+            return self._backward(gradient, like, weight, (True, False))[0].flatten(-2)
+
+        return _run_by_run(backward, matrix, gradient, (2, 3))
 
     def summed(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        return self._by_row(kept, gradient).sum(-3)
+        def backward(kept: Tensor, gradient: Tensor) -> Tensor:
+            like = gradient.new_empty(()).expand(self._weight_shape)
+            weight = self._backward(gradient, _square(kept), like, (False, True))[1].flatten(1)
+            return torch.cat([gradient.sum((0, 2)).unsqueeze(-1), weight], -1)
+
+        return _run_by_run(backward, kept, gradient, (3, 3))
 
     def by_sample(self, span: slice, kept: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
         """Written out, unless factors would hold fewer numbers: a kernel meets many patches."""
         outputs, inputs = self.shape
+        patches = self._patches(kept)  # [..., rows, i, l]
         if self.positions * (outputs + inputs) < self.size:
-            ones = F.pad(kept, (0, 0, 1, 0), value=1.0)
-            a, b = (x.unflatten(-3, roles).movedim(-1, -3).flatten(-4, -3) for x in (ones, gradient))  # [..., tl, k, i]
+            patches = F.pad(patches, (0, 0, 1, 0), value=1.0)
+            a, b = (x.unflatten(-3, roles).movedim(-1, -3).flatten(-4, -3) for x in (patches, gradient))
             return Outer(span, (a, b), head=self.positions)
-        gradients = self._by_row(kept, gradient).flatten(-2).unflatten(-2, roles)
+        by_row = torch.cat([gradient.sum(-1, keepdim=True), gradient @ patches.mT], -1)
+        gradients = by_row.flatten(-2).unflatten(-2, roles)
         return Matrix(span, (gradients[..., 0, :, :], gradients.sum(-3)))
 
-    def _by_row(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        """``[..., rows, o, i]``."""
-        return torch.cat([gradient.sum(-1, keepdim=True), gradient @ kept.mT], -1)
+    def _split(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        return matrix[:, 0], matrix[:, 1:].reshape(self._weight_shape)
+
+    def _backward(self, gradient: Tensor, seen: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> list[Tensor]:
+        stride, padding, none = [self._stride] * 2, [self._padding] * 2, [0, 0]
+        return torch.ops.aten.convolution_backward(
+            _square(gradient), seen, weight, None, stride, padding, [1, 1], False, none, 1, [*wanted, False]
+        )
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """What the kernel sees at each position. (``F.unfold`` goes row by row on a GPU.)"""
+        picture = F.pad(_square(x), (self._padding,) * 4)
+        patches = picture.unfold(-2, self._kernel, self._stride).unfold(-2, self._kernel, self._stride)
+        return patches.movedim((-2, -1), (-4, -3)).flatten(-2).flatten(-4, -2)
 
 
 def initial(layer: Layer, generator: torch.Generator) -> Tensor:
     """Parameters as ``torch.nn.Linear`` and ``torch.nn.Conv2d`` draw them, ``[outputs · (1 + inputs)]``."""
     bound = 1 / math.sqrt(layer.shape[1] - 1)
     return (2 * torch.rand(layer.size, generator=generator, dtype=torch.float64) - 1) * bound
+
+
+def _run_by_run(work: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, own: tuple[int, int]) -> Tensor:
+    """``work`` done for each run: the last ``own`` dimensions of the tensors are its own, those before count runs."""
+    runs = torch.broadcast_shapes(x.shape[: -own[0]], y.shape[: -own[1]])
+    if not runs:
+        return work(x, y)
+    each = [t.expand(*runs, *t.shape[-n:]).reshape(-1, *t.shape[-n:]) for t, n in zip((x, y), own, strict=True)]
+    return torch.stack([work(*pair) for pair in zip(*each, strict=True)]).unflatten(0, runs)
+
+
+def _square(x: Tensor) -> Tensor:
+    """Places as a square."""
+    side = math.isqrt(x.shape[-1])
+    return x.unflatten(-1, (side, side))
 
 
 def _below_ones(like: Tensor, inputs: int, rows: int) -> Tensor:

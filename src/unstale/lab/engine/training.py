@@ -249,11 +249,13 @@ def _numbers(memory: Any) -> int:
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """How precisely a GPU multiplies matrices of float32."""
+    """How precisely a GPU multiplies float32, and that it looks for the quickest way to convolve."""
+    rounds = precision == "tf32"
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.set_float32_matmul_precision("high" if rounds else "highest")
     try:
-        yield
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=rounds):
+            yield
     finally:
         torch.set_float32_matmul_precision(before)
 

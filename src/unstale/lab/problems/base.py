@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -76,6 +76,7 @@ class Pictures(Protocol):
         ...
 
 
+@runtime_checkable
 class PictureProblem(Problem, Protocol):
     """A problem whose states are whole numbers: which picture, and which of the network's answers is meant."""
 

@@ -7,7 +7,6 @@ random numbers of all that follow are others: estimated anew, the values would b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 from .base import ValueSet
@@ -16,7 +15,7 @@ from .policies import Expert, making_of
 from .tensor_file import TensorFile
 
 SETS = ("training", "evaluation")
-FIELDS = tuple(f.name for f in fields(ValueSet))
+FIELDS = ("state", "value", "standard_error")
 
 
 def values_path(expert_path: Path) -> Path:
@@ -45,7 +44,7 @@ def load_values(path: Path, task: Task, expert: Expert, states: int, rollouts: i
     for what, wanted in _made_of(expert, rollouts).items():
         if about.get(what) != wanted:
             raise file.refused(f"its {what} is {about.get(what, 'not told')}, not {wanted}")
-    values = {name: ValueSet(*(tensors[f"{name}.{field}"] for field in FIELDS)) for name in SETS}
+    values = {name: ValueSet(**{field: tensors[f"{name}.{field}"] for field in FIELDS}) for name in SETS}
     wanted_shapes = [(states, task.inputs), (states,), (states,)]
     for name, held in values.items():
         found = [tuple(getattr(held, field).shape) for field in FIELDS]
