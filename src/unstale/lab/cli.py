@@ -128,7 +128,9 @@ def train_expert(
     /,
     path: Annotated[Path | None, arg(help="the expert's file; that of the package unless given")] = None,
     seed: int = 0,
-    values_only: Annotated[bool, arg(help="keep the expert, and estimate the values of its policy anew")] = False,
+    values_only: Annotated[
+        bool, arg(help="keep the expert, and estimate the values of its policy anew; of a game, its score")
+    ] = False,
     steps: Annotated[int | None, arg(help="of a game: how many to learn from")] = None,
     minutes: Annotated[float | None, arg(help="of a game: learn no longer than this")] = None,
     device: Device = "cpu",
@@ -138,6 +140,11 @@ def train_expert(
 
     if problem in TASKS:
         about = keep_values(problem, path) if values_only else train_and_save(problem, path, seed)
+    elif values_only:
+        from .atari.experts import score_anew
+        from .problems.policies import expert_path
+
+        about = score_anew(problem, path or expert_path(problem), seed)
     else:
         about = _train_player(problem, path, seed, steps, minutes, device)
     _tell(about)

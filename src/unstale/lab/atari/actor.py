@@ -54,21 +54,27 @@ class Actor(nn.Module):
 
 @dataclass(frozen=True)
 class Expert:
-    """Takes the action that its actor likes best, and a random one in ``epsilon`` of all steps."""
+    """Draws actions as likely as its actor likes them, or if ``greedy`` takes the one it likes best; and a random one in
+    ``epsilon`` of all steps. Greedy is how action values are meant to be followed. A policy that was trained by drawing
+    from it is to be drawn from: taken at its best, MsPacman's walks into corners and stays there."""
 
     game: str
     actor: Actor
     epsilon: float = 0.01
+    greedy: bool = False
 
     @torch.no_grad()
     def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor:
         """Actions ``[n]``, on the CPU, for frames ``[n, 4, 84, 84]``. The random numbers are drawn on the CPU, as many
         at every step, so that chance is the same on every machine."""
         weight = self.actor.policy.weight
-        best = self.actor(observations.to(weight.device, non_blocking=True))[0].argmax(-1).cpu()
-        other = torch.randint(len(weight), best.shape, generator=numbers)
-        at_random = torch.rand(best.shape, generator=numbers, dtype=torch.float64) < self.epsilon
-        return torch.where(at_random, other, best)
+        likes = self.actor(observations.to(weight.device, non_blocking=True))[0].cpu()
+        own = likes.argmax(-1)
+        if not self.greedy:
+            own = torch.multinomial(likes.softmax(-1), 1, generator=numbers).squeeze(-1)
+        other = torch.randint(len(weight), own.shape, generator=numbers)
+        at_random = torch.rand(own.shape, generator=numbers, dtype=torch.float64) < self.epsilon
+        return torch.where(at_random, other, own)
 
     def rounded(self) -> Expert:
         """The same to half precision, as a file keeps it: whoever loads it plays exactly like this one."""
@@ -78,7 +84,7 @@ class Expert:
     def fingerprint(self) -> str:
         """Twelve characters that tell how it plays from how others do."""
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
-        return hashlib.sha256(save(weights) + repr(self.epsilon).encode()).hexdigest()[:12]
+        return hashlib.sha256(save(weights) + repr((self.epsilon, self.greedy)).encode()).hexdigest()[:12]
 
 
 def save_expert(path: Path, expert: Expert, curve: Tensor, about: dict[str, str]) -> None:
@@ -88,6 +94,12 @@ def save_expert(path: Path, expert: Expert, curve: Tensor, about: dict[str, str]
     _file(path, expert.game).write({**weights, CURVE: curve}, {**about, "game": expert.game})
 
 
+def about_expert(path: Path, game: str) -> tuple[Tensor, dict[str, str]]:
+    """The learning curve of an expert of this project's, and what its file says about it."""
+    tensors, about = _file(path, game).read([*Actor(action_count(game)).state_dict(), CURVE])
+    return tensors[CURVE], about
+
+
 def load_expert(path: Path, game: str = "ms_pacman") -> Expert:
     """An expert for the game, from a file of this project's or a ``.zip`` of Stable-Baselines3's; or an ``ExpertError``
     of one line that says what is wrong with the file."""
@@ -95,8 +107,9 @@ def load_expert(path: Path, game: str = "ms_pacman") -> Expert:
     file = _file(path, game)
     actor = Actor(action_count(game))
     wanted = actor.state_dict()
+    greedy = False
     if path.suffix == ".zip":
-        weights = read_sb3(file)
+        weights, greedy = read_sb3(file)
     else:
         weights, about = file.read([*wanted, CURVE])
         if about.get("game") != game:
@@ -105,7 +118,7 @@ def load_expert(path: Path, game: str = "ms_pacman") -> Expert:
         if weights[name].shape != tensor.shape:
             raise file.refused(f"the shape of {name} is {list(weights[name].shape)}, not {list(tensor.shape)}")
     actor.load_state_dict({name: weights[name] for name in wanted})
-    return Expert(game, actor.requires_grad_(False))
+    return Expert(game, actor.requires_grad_(False), greedy=greedy)
 
 
 def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float, numbers: torch.Generator | None) -> None:

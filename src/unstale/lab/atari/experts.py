@@ -15,7 +15,7 @@ import torch
 
 from ..mistakes import UserError
 from ..problems.policies import making_of
-from .actor import Expert, save_expert
+from .actor import Expert, about_expert, load_expert, save_expert
 from .games import make_games
 from .ppo import PPO, Progress, Settings
 
@@ -75,7 +75,6 @@ def train_expert(
     checkpoint = path.with_suffix(".checkpoint")
     ppo = train(settings, device, progress, checkpoint)
     expert = Expert(settings.game, ppo.actor).rounded()
-    scores = np.array(evaluate(expert, episodes, settings.seed))
     about = {
         "command": command(settings),
         "settings": json.dumps(asdict(settings)),
@@ -83,16 +82,33 @@ def train_expert(
         "steps": str(ppo.steps),
         "seconds": f"{ppo.seconds:.0f}",
         "device": torch.cuda.get_device_name(ppo.device) if ppo.device.type == "cuda" else "cpu",
-        "episodes": str(episodes),
-        "epsilon": str(expert.epsilon),
-        "score": f"{scores.mean():.1f}",
-        "score_standard_error": f"{scores.std(ddof=1) / math.sqrt(episodes):.1f}" if episodes > 1 else "",
+        **_scored(expert, episodes, settings.seed),
     }
     # Before the first game is over there is no score, and files hold finite numbers only.
     curve = [row[:3] for row in ppo.curve if not math.isnan(row.score)]
     save_expert(path, expert, torch.tensor(curve, dtype=torch.float64).reshape(-1, 3), about)
     checkpoint.unlink(missing_ok=True)
     return about
+
+
+def score_anew(game: str, path: Path, seed: int = 0, episodes: int = EPISODES) -> dict[str, str]:
+    """Lets an expert there is play whole games, notes its score in its file, and returns what that says."""
+    expert = load_expert(path, game)
+    curve, about = about_expert(path, game)
+    about |= _scored(expert, episodes, seed)
+    save_expert(path, expert, curve, about)
+    return about
+
+
+def _scored(expert: Expert, episodes: int, seed: int) -> dict[str, str]:
+    scores = np.array(evaluate(expert, episodes, seed))
+    return {
+        "episodes": str(episodes),
+        "epsilon": str(expert.epsilon),
+        "acts": "greedily" if expert.greedy else "at random, as likely as its policy says",
+        "score": f"{scores.mean():.1f}",
+        "score_standard_error": f"{scores.std(ddof=1) / math.sqrt(episodes):.1f}" if episodes > 1 else "",
+    }
 
 
 def command(settings: Settings) -> str:

@@ -18,12 +18,13 @@ PPO_OR_A2C = {
     "policy": "action_net",
     "value": "value_net",
 }
-# Greedy is greedy: action values take the place of logits.
+# Action values take the place of logits.
 DQN = {**{ours: f"q_net.features_extractor.{theirs}" for ours, theirs in TRUNK.items()}, "policy": "q_net.q_net.0"}
 
 
-def read_sb3(file: TensorFile) -> dict[str, Tensor]:
-    """The weights of an ``Actor``, from the ``.zip`` of a PPO, A2C or DQN with a ``CnnPolicy``."""
+def read_sb3(file: TensorFile) -> tuple[dict[str, Tensor], bool]:
+    """The weights of an ``Actor``, from the ``.zip`` of a PPO, A2C or DQN with a ``CnnPolicy``; and whether it is to be
+    followed greedily, as a DQN is."""
     try:
         with zipfile.ZipFile(file.path) as archive:
             content = archive.read("policy.pth")
@@ -41,4 +42,4 @@ def read_sb3(file: TensorFile) -> dict[str, Tensor]:
         weights |= {"value.bias": torch.zeros(1, dtype=torch.float32)}
     if not all(tensor.isfinite().all() for tensor in weights.values()):
         raise file.refused("some of its numbers are not finite")
-    return weights
+    return weights, layout is DQN
