@@ -11,7 +11,9 @@ from torch import nn
 
 import unstale
 from unstale.lab import problems
+from unstale.lab.engine import checkpoint
 from unstale.lab.engine.architectures import network_of
+from unstale.lab.engine.checkpoint import Checkpoint
 from unstale.lab.engine.methods import METHODS
 from unstale.lab.engine.training import Training
 from unstale.lab.experiment import Run
@@ -281,6 +283,38 @@ def test_a_film_never_shows_what_was_before_its_episode():
     film = Film(frames, 1 + torch.arange(10), torch.tensor([1] * 6 + [7] * 4), answers=2)
     seen = (film.look(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
     assert seen.tolist() == [[[0, 0, 0, 1], [0, 1, 2, 3], [3, 4, 5, 6]], [[0, 0, 0, 7], [0, 0, 7, 8], [7, 8, 9, 10]]]
+
+
+@pytest.mark.parametrize(
+    "method", ["adam", "adam_window", "adam_dense", "adam_diagonal_literal", "adam_oracle", "adam_frozen"]
+)
+def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    run = replace(CASES["small"], method=method, alpha=0.003, steps=6, measure=("drift", "batch agreement", "trust"))
+    runs = [run, replace(run, seed=4)]
+    whole = Training(runs, "cpu").run()
+    kept = Checkpoint(tmp_path / "kept.pt")
+
+    def stop(steps):
+        stop.made += steps
+        if stop.made == 4 * len(runs):
+            raise KeyboardInterrupt
+
+    stop.made = 0
+    with pytest.raises(KeyboardInterrupt):
+        Training(runs, "cpu").run(stop, kept)
+    told = []
+    resumed = Training(runs, "cpu").run(told.append, kept)
+    assert told == [3 * len(runs), *[len(runs)] * 3]  # what the last step before the end had made was not yet saved
+    for a, b in zip(whole, resumed, strict=True):
+        assert a.curves.keys() == b.curves.keys()
+        assert all((a.curves[name] == b.curves[name]).all() for name in a.curves)
+
+
+def test_a_damaged_checkpoint_is_none(tmp_path):
+    (tmp_path / "kept.pt").write_bytes(b"half of a file")
+    assert Checkpoint(tmp_path / "kept.pt").load("cpu") is None
+    assert Checkpoint(tmp_path / "none.pt").load("cpu") is None
 
 
 def test_trust_is_logged():

@@ -54,9 +54,9 @@ class Actor(nn.Module):
 
 @dataclass(frozen=True)
 class Expert:
-    """Draws actions as likely as its actor likes them, or if ``greedy`` takes the one it likes best; and a random one in
-    ``epsilon`` of all steps. Greedy is how action values are meant to be followed. A policy that was trained by drawing
-    from it is to be drawn from: taken at its best, MsPacman's walks into corners and stays there."""
+    """Draws actions as likely as its actor likes them, or if ``greedy`` takes the one it likes best; and any one in a
+    share of ``epsilon`` of all steps. Greedy is how action values are meant to be followed. A policy that was trained by
+    drawing from it is to be drawn from: taken at its best, MsPacman's walks into corners and stays there."""
 
     game: str
     actor: Actor

@@ -52,12 +52,15 @@ class GraphStepper:
     so are all that follow them until a multiple is reached again.
     """
 
-    def __init__(self, step: Callable[[], None], unroll: int = UNROLL, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, step: Callable[[], None], made: int = 0, unroll: int = UNROLL, recorder: Recorder | None = None
+    ) -> None:
+        """``made`` steps were made before."""
         self._step = step
         self._unroll = unroll
         self._recorder = recorder or CudaRecorder()
         self._replay: Callable[[], None] | None = None
-        self._made = 0
+        self._made = made
 
     def __call__(self, count: int) -> None:
         with self._recorder.working():

@@ -27,15 +27,15 @@ class Recent:
     """The parameters of recent steps, with which anything about them can be worked out again."""
 
     def __init__(self, theta: Tensor, horizon: int) -> None:
-        self._ring = theta.new_zeros(horizon, *theta.shape)
+        self.ring = theta.new_zeros(horizon, *theta.shape)
 
     def remember(self, theta: Tensor, step: Tensor) -> None:
-        self._ring.index_copy_(0, (step % len(self._ring)).reshape(1), theta.unsqueeze(0))
+        self.ring.index_copy_(0, (step % len(self.ring)).reshape(1), theta.unsqueeze(0))
 
     def before(self, step: Tensor) -> tuple[Tensor, Tensor]:
         """The parameters before each of the last steps, ``[steps, runs, n]``, oldest first; and which of them exist."""
-        numbers = step - torch.arange(len(self._ring), 0, -1, device=step.device)
-        return self._ring[numbers % len(self._ring)], numbers >= 0
+        numbers = step - torch.arange(len(self.ring), 0, -1, device=step.device)
+        return self.ring[numbers % len(self.ring)], numbers >= 0
 
 
 def drift(training: Training) -> dict[str, Tensor]:
@@ -80,20 +80,19 @@ class TrustLog:
     """What the bound on the correction did since it was last read."""
 
     def __init__(self, theta: Tensor) -> None:
-        self._bounded, self._staleness = theta.new_zeros(len(theta)), theta.new_zeros(len(theta))
-        self._steps = theta.new_zeros(())
+        self.sums = theta.new_zeros(3, len(theta))  # steps, those that were bounded, staleness
 
     def note(self, corrected: Corrected) -> None:
+        steps, bounded, staleness = self.sums
+        steps += 1
         if corrected.kept is not None:
-            self._bounded += corrected.kept < 1
-        self._staleness += (corrected.eta_norm / corrected.mu_norm).nan_to_num(0.0, 0.0)
-        self._steps += 1
+            bounded += corrected.kept < 1
+        staleness += (corrected.eta_norm / corrected.mu_norm).nan_to_num(0.0, 0.0)
 
     def read(self) -> dict[str, Tensor]:
-        steps = self._steps.clamp(min=1)
-        read = {"bounded": self._bounded / steps, "staleness": self._staleness / steps}
-        for sum_ in (self._bounded, self._staleness, self._steps):
-            sum_.zero_()
+        steps, bounded, staleness = self.sums
+        read = {name: total / steps.clamp(min=1) for name, total in (("bounded", bounded), ("staleness", staleness))}
+        self.sums.zero_()
         return read
 
 

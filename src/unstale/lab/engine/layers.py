@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ...samples import Matrix, Outer, Piece
 
-PARTS = 64  # of a sum over samples on a GPU, at least, where they are many
+PART, PARTS = 128, 64  # samples of a sum on a GPU that go together; and how many such parts, where samples are many
 Write = Callable[[Tensor], object]  # fills the tensor it is given with activations
 
 
@@ -55,8 +55,8 @@ class Layer(ABC):
         """The gradient by the activations, of that by what came out."""
 
     @abstractmethod
-    def summed(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient by the matrix, ``[..., o, i]``, of all rows together."""
+    def sum_into(self, out: Tensor, kept: Tensor, gradient: Tensor) -> None:
+        """``out [..., o, i]`` ← the gradient by the matrix, of all rows together."""
 
     @abstractmethod
     def by_sample(self, span: slice, kept: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
@@ -91,8 +91,8 @@ class Dense(Layer):
     def into(self, matrix: Tensor, gradient: Tensor) -> Tensor:
         return matrix[..., 1:].mT @ gradient
 
-    def summed(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        return _summed_outer(gradient, kept)
+    def sum_into(self, out: Tensor, kept: Tensor, gradient: Tensor) -> None:
+        _sum_outer(gradient, kept, out)
 
     def by_sample(self, span: slice, kept: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
         a, b = (x.mT.unflatten(-2, roles) for x in (kept, gradient))  # [..., t, k, i]
@@ -118,8 +118,8 @@ class Flat(Dense):
 
 
 class Conv(Layer):
-    """A convolution of square pictures, ``side`` pixels wide. Runs take turns: each has a kernel of its own, and torch's
-    convolutions fill a processor better than patches laid out for all runs together, which take room and time to copy."""
+    """A convolution of square pictures, ``side`` pixels wide. Runs take turns: each has a kernel of its own, and
+    patches laid out for all of them together would take room, and time to copy."""
 
     row_axis = -3
 
@@ -151,13 +151,13 @@ class Conv(Layer):
 
         return _run_by_run(backward, matrix, gradient, (2, 3))
 
-    def summed(self, kept: Tensor, gradient: Tensor) -> Tensor:
+    def sum_into(self, out: Tensor, kept: Tensor, gradient: Tensor) -> None:
         def backward(kept: Tensor, gradient: Tensor) -> Tensor:
             like = gradient.new_empty(()).expand(self._weight_shape)
             weight = self._backward(gradient, _square(kept), like, (False, True))[1].flatten(1)
             return torch.cat([gradient.sum((0, 2)).unsqueeze(-1), weight], -1)
 
-        return _run_by_run(backward, kept, gradient, (3, 3))
+        out.copy_(_run_by_run(backward, kept, gradient, (3, 3)))
 
     def by_sample(self, span: slice, kept: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
         """Written out, unless factors would hold fewer numbers: a kernel meets many patches."""
@@ -215,13 +215,13 @@ def _below_ones(like: Tensor, inputs: int, rows: int) -> Tensor:
     return columns
 
 
-def _summed_outer(b: Tensor, a: Tensor) -> Tensor:
-    """``Σ_k b_k a_kᵀ``. On a GPU a product over very many samples keeps few processors busy: it is cut up there."""
-    if not a.is_cuda:
-        return b @ a.mT
+def _sum_outer(b: Tensor, a: Tensor, out: Tensor) -> None:
+    """``out ← Σ_k b_k a_kᵀ``. A product over very many samples keeps little of a GPU busy: it is cut up there."""
     rows = a.shape[-1]
-    part = max(size for size in range(1, max(128, rows // PARTS) + 1) if rows % size == 0)
-    if rows > 2 * part > 64:
-        many_b, many_a = (x.unflatten(-1, (-1, part)).movedim(-2, -3) for x in (b, a))
-        return (many_b @ many_a.mT).sum(-3)
-    return b @ a.mT
+    if a.is_cuda and rows > 2 * PART:
+        part = max(size for size in range(1, max(PART, rows // PARTS) + 1) if rows % size == 0)
+        if part > PART // 4:
+            many_b, many_a = (x.unflatten(-1, (-1, part)).movedim(-2, -3) for x in (b, a))
+            torch.sum(many_b @ many_a.mT, -3, out=out)
+            return
+    torch.matmul(b, a.mT, out=out)

@@ -1,6 +1,6 @@
 """Networks of one shape, many side by side: their parameters are the rows of one tensor ``[runs, n]``.
 
-Every layer is one matrix, and its gradients are outer products, or sums of them, as the library's corrections take them.
+Every layer is one matrix, and its gradients are sums of outer products, as the library's corrections take them.
 """
 
 from __future__ import annotations
@@ -121,15 +121,15 @@ class Network:
         """``Σ_k slope_k ∇value_k``, without the gradient of any one sample."""
         total = theta.new_empty(*slope.shape[:-1], self.size)
         gradients = self.backward(theta, seen, slope)
-        for layer, span, kept, gradient in zip(self.layers, self.spans, seen.kept, gradients, strict=True):
-            total[..., span] = layer.summed(kept, gradient).flatten(-2)
+        for layer, out, kept, gradient in zip(self.layers, self._matrices(total), seen.kept, gradients, strict=True):
+            layer.sum_into(out, kept, gradient)
         return Total(total)
 
     def linearize(
         self, theta: Tensor, seen: Pass, discount: Tensor | None, slope: Tensor, curvature: Tensor
     ) -> Linearization:
-        """The batch to first order. ``seen`` has the states' rows first, then, unless ``discount`` is ``None``, those of
-        their successors."""
+        """The batch to first order. ``seen`` has the states' rows first, then, unless ``discount`` is ``None``, their
+        successors'."""
         ones = torch.ones_like(slope)
         seed = ones if discount is None else torch.cat([ones, -discount], -1)
         roles = (1 if discount is None else 2, slope.shape[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..experiment import Run
 from ..records import Record
 from . import methods
 from .architectures import network_of
+from .checkpoint import Checkpoint
 from .data import Feed, Samples, moved
 from .instruments import INSTRUMENTS, Recent, TrustLog
 from .network import Pass
@@ -27,7 +29,22 @@ from .network import Pass
 DIVERGED = 1e6
 CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
+# All that a step reads and writes, besides the batches.
+STATE = (
+    "theta",
+    "displacement",
+    "mu",
+    "square",
+    "believed",
+    "memory",
+    "target",
+    "step_number",
+    "diverged_at",
+)
 AT_ONCE = 2048  # pictures looked at together when errors are measured
+
+
+Progress = Callable[[int], None]  # told of steps as they are made
 
 
 class Training:
@@ -64,6 +81,7 @@ class Training:
         self.displacement = torch.zeros_like(self.theta)
         self.mu = torch.zeros_like(self.theta)
         self.square = torch.zeros_like(self.theta) if self.method.adam else None
+        self.epsilon = torch.full_like(self.rate, methods.EPSILON)
         self.believed = torch.zeros_like(self.theta) if self.method.literal else None
         self.memory: dict[str, Any] = {}
         self.backward_passes = 0
@@ -83,30 +101,57 @@ class Training:
             for name, held in self.problem.values().items()
         }
 
-    def run(self, progress: Callable[[int], None] = lambda steps: None) -> list[Record]:
-        """Train to the end. ``progress`` is told of steps as they are made, and may raise to stop."""
+    def run(self, progress: Progress = lambda steps: None, checkpoint: Checkpoint | None = None) -> list[Record]:
+        """Train to the end. ``progress`` is told of steps as they are made, and may raise to stop. What was saved as a
+        checkpoint is gone on from, and the numbers are the same as if nothing had happened."""
         with _products(self.runs[0].precision):
-            return self._run(progress)
+            return self._run(progress, checkpoint)
 
-    def _run(self, progress: Callable[[int], None]) -> list[Record]:
-        started = time.perf_counter()
+    def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
         steps = self.runs[0].steps
         chunk = max(1, steps // MEASUREMENTS)
-        at: list[int] = []
-        measured: list[dict[str, Tensor]] = []
-        advance = _stepper(self)
-        done = 0
-        while done < steps:
+        at, measured, seconds = self._resume(checkpoint, chunk)
+        started = time.perf_counter() - seconds
+        advance = _stepper(self, at[-1] if at else 0)
+        if at:
+            progress(at[-1] * self.asked)
+        while not at or at[-1] < steps:
+            done = at[-1] if at else 0
             count = min(chunk, steps - done)
             self.feed.fill(count)
-            if done == 0:
+            if not at:
                 at, measured = [0], [self.measure()]
             advance(count)
-            done += count
-            at.append(done)
+            at.append(done + count)
             measured.append(self.measure())
             progress(count * self.asked)
+            if checkpoint is not None and checkpoint.is_due and at[-1] < steps:
+                saved = {"at": at, "measured": measured, "seconds": time.perf_counter() - started}
+                checkpoint.save(self._state() | saved)
         return self._records(np.array(at), measured, time.perf_counter() - started)
+
+    def _state(self) -> dict[str, Any]:
+        state = {name: getattr(self, name) for name in STATE}
+        state["recent"] = None if self.recent is None else self.recent.ring
+        state["trust"] = None if self.trust_log is None else self.trust_log.sums
+        return state
+
+    def _resume(self, checkpoint: Checkpoint | None, chunk: int) -> tuple[list[int], list[dict[str, Tensor]], float]:
+        """Where the runs are, what was measured on the way, and how long it took."""
+        saved = checkpoint.load(str(self.theta.device)) if checkpoint is not None else None
+        if saved is None:
+            return [], [], 0.0
+        for name in STATE:
+            setattr(self, name, saved[name])
+        if self.recent is not None:
+            self.recent.ring = saved["recent"]
+        if self.trust_log is not None:
+            self.trust_log.sums = saved["trust"]
+        for before, after in pairwise(saved["at"]):
+            self.feed.fill(after - before)  # batches are drawn again, in the same portions
+        for _ in range(saved["at"][-1] - saved["at"][-2]):
+            self.feed.advance()
+        return saved["at"], saved["measured"], saved["seconds"]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -182,21 +227,26 @@ class Training:
     def _move(self, momentum: Tensor, residual: Tensor) -> None:
         """Move the runs that are well; a diverged one stays where it is, marked with the step it diverged at."""
         is_well = (residual.square().mean(-1) < DIVERGED) & (self.diverged_at < 0)
-        self.displacement.copy_(torch.where(is_well.unsqueeze(-1), -self.rate * self._direction(momentum), 0.0))
+        self._displace(momentum)
+        self.displacement.masked_fill_(~is_well.unsqueeze(-1), 0.0)
         if self.believed is not None:
-            self.believed.copy_(-self.rate * momentum)
+            torch.mul(momentum, -self.rate, out=self.believed)
         self.theta += self.displacement
         newly = ~is_well & (self.diverged_at < 0)
         self.diverged_at.copy_(torch.where(newly, self.step_number, self.diverged_at))
         self.step_number += 1
 
-    def _direction(self, momentum: Tensor) -> Tensor:
-        """The momentum, or Adam's quotient of two means that both start at zero."""
+    def _displace(self, momentum: Tensor) -> None:
+        """By the momentum, or by Adam's quotient of two means that both start at zero. Every pass over all parameters
+        counts: those of a large network are read from memory each time."""
         if self.square is None:
-            return momentum
+            torch.mul(momentum, -self.rate, out=self.displacement)
+            return
         steps = self.step_number + 1
-        root = (self.square / (1 - methods.BETA_2**steps)).sqrt_().add_(methods.EPSILON)
-        return momentum / root.mul_((1 - self.beta**steps).unsqueeze(-1))
+        unbias = (1 - methods.BETA_2 ** steps.double()).rsqrt().to(self.theta.dtype).expand_as(self.rate)
+        root = torch.addcmul(self.epsilon, self.square.sqrt(), unbias)
+        torch.div(momentum, root, out=self.displacement)
+        self.displacement *= -self.rate / (1 - self.beta**steps).unsqueeze(-1)
 
     @torch.no_grad()
     def measure(self) -> dict[str, Tensor]:
@@ -260,12 +310,13 @@ def _products(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _stepper(training: Training) -> Callable[[int], None]:
-    """A function that makes a number of steps: one by one, or on a GPU many at a time, as a recorded graph."""
+def _stepper(training: Training, made: int) -> Callable[[int], None]:
+    """A function that makes a number of steps after those ``made``: one by one, or on a GPU many at a time, as a graph
+    that was recorded."""
     if training.theta.is_cuda:
         from .graphs import GraphStepper
 
-        return GraphStepper(training.step)
+        return GraphStepper(training.step, made)
 
     def advance(count: int) -> None:
         for _ in range(count):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from torch import Tensor
+
 from .base import ValueSet
 from .control import Task
 from .policies import Expert, making_of
@@ -44,13 +46,18 @@ def load_values(path: Path, task: Task, expert: Expert, states: int, rollouts: i
     for what, wanted in _made_of(expert, rollouts).items():
         if about.get(what) != wanted:
             raise file.refused(f"its {what} is {about.get(what, 'not told')}, not {wanted}")
-    values = {name: ValueSet(**{field: tensors[f"{name}.{field}"] for field in FIELDS}) for name in SETS}
+    values = {name: _value_set(tensors, name) for name in SETS}
     wanted_shapes = [(states, task.inputs), (states,), (states,)]
     for name, held in values.items():
         found = [tuple(getattr(held, field).shape) for field in FIELDS]
         if found != wanted_shapes:
             raise file.refused(f"the shapes of its {name} set are {found}, not {wanted_shapes}")
     return values
+
+
+def _value_set(tensors: Mapping[str, Tensor], name: str) -> ValueSet:
+    state, value, standard_error = (tensors[f"{name}.{field}"] for field in FIELDS)
+    return ValueSet(state, value, standard_error)
 
 
 def _made_of(expert: Expert, rollouts: int) -> dict[str, str]:

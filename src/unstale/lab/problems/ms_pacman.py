@@ -29,8 +29,8 @@ class Recordings(NamedTuple):
 
 class MsPacman:
     """A state is the number of a transition, the test's after the training's, and an action. Rewards are clipped to
-    their signs. Errors are measured against single sampled returns, as in the paper (``evaluation``), which chance rules;
-    and against means of many returns from the same state of the emulator (``truth``)."""
+    their signs. Errors are measured against single sampled returns, as in the paper (``evaluation``), where chance
+    rules; and against means of many returns from the same state of the emulator (``truth``)."""
 
     inputs = 2
     bootstraps = True
