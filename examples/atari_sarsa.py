@@ -16,20 +16,21 @@ import argparse
 
 import torch
 
-from unstale.lab.atari.sarsa import Point, Sarsa, Settings, evaluate
+from unstale.lab.atari.measuring import Point, measured
+from unstale.lab.atari.sarsa import Sarsa, Settings
+from unstale.lab.atari.scoring import evaluate
 
 COLUMNS = ("steps", "seconds", "score", "drift", "agreement", "stale_agreement", "bounded_share")
 
 
-def main(settings: Settings, seconds: float = 60, device: str = "cpu", updates: int = 50, games: int = 8) -> Point:
+def main(settings: Settings, seconds: float = 60, device: str = "cpu", updates: int = 100, games: int = 8) -> Point:
     """Train for so long, print a row every so many updates, and then the score over whole games."""
     training = Sarsa(settings, device)
     print("".join(f"{name:>16}" for name in COLUMNS))
-    for point in training.train(steps=10**9, updates_a_point=updates, measures_drift=True):
+    for point in measured(training, every=updates):
         print("".join(f"{getattr(point, name):>16.4g}" for name in COLUMNS), flush=True)
         if point.seconds > seconds:
             break
-    training.close()
     scores = torch.tensor(evaluate(training.policy(), games))
     print(f"mean score of {games} whole games, 1 action in 100 at random: {scores.mean():.0f}")
     return point

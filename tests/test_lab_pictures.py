@@ -11,7 +11,7 @@ from torch import nn
 
 import unstale
 from unstale.lab import problems
-from unstale.lab.engine import checkpoint
+from unstale.lab.engine import checkpoint, training
 from unstale.lab.engine.architectures import network_of
 from unstale.lab.engine.checkpoint import Checkpoint
 from unstale.lab.engine.methods import METHODS
@@ -290,6 +290,7 @@ def test_a_film_never_shows_what_was_before_its_episode():
 )
 def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(training, "RARELY", 1)
     run = replace(CASES["small"], method=method, alpha=0.003, steps=6, measure=("drift", "batch agreement", "trust"))
     runs = [run, replace(run, seed=4)]
     whole = Training(runs, "cpu").run()
@@ -317,7 +318,8 @@ def test_a_damaged_checkpoint_is_none(tmp_path):
     assert Checkpoint(tmp_path / "none.pt").load("cpu") is None
 
 
-def test_trust_is_logged():
+def test_trust_is_logged(monkeypatch):
+    monkeypatch.setattr(training, "RARELY", 1)
     run = replace(CASES["small"], method="adam_window", alpha=0.05, measure=("trust",), steps=50)
     (record,) = Training([run], "cpu").run()
     bounded, staleness = record.curves["bounded"], record.curves["staleness"]

@@ -18,12 +18,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import unstale
-from unstale.lab.atari import experts
+from unstale.lab.atari import experts, scoring
 from unstale.lab.atari.actor import Actor, Expert, load_expert, save_expert
-from unstale.lab.atari.experts import evaluate, train, train_expert
+from unstale.lab.atari.experts import train, train_expert
 from unstale.lab.atari.games import action_count, check_game, make_games
-from unstale.lab.atari.ppo import PPO, Settings, n_step_parts
+from unstale.lab.atari.measuring import measured
+from unstale.lab.atari.ppo import PPO, Settings
+from unstale.lab.atari.returns import n_step_parts
 from unstale.lab.atari.rollout import REWARDS, Collector, Rollout
+from unstale.lab.atari.scoring import evaluate
 from unstale.lab.mistakes import UserError
 from unstale.lab.problems.tensor_file import ExpertError
 
@@ -205,12 +208,12 @@ def test_the_clock_ends_a_run_and_fades_its_learning_rate():
 
 @pytest.mark.parametrize("correction", ["window", "diagonal", "none"])
 def test_a_corrected_critic_tells_of_its_drift(correction):
-    settings = Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32, n_step=5, correction=correction, watch=1)
-    (_, reading) = train(settings).readings
-    assert reading.steps == 32 and reading.drift > 0
-    assert -1 <= reading.agreement <= 1 and -1 <= reading.stale_agreement <= 1
-    assert (reading.staleness > 0) == (correction != "none")
-    assert 0 <= reading.bounded_share <= 1
+    ppo = PPO(Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32, n_step=5, correction=correction))
+    (_, point) = measured(ppo, every=1)
+    assert point.steps == 32 and point.drift > 0
+    assert -1 <= point.agreement <= 1 and -1 <= point.stale_agreement <= 1
+    assert (point.staleness > 0) == (correction != "none")
+    assert 0 <= point.bounded_share <= 1
 
 
 @pytest.mark.parametrize(
@@ -292,15 +295,16 @@ class ThreeGames:
 
 
 def test_an_evaluation_counts_one_game_of_each_environment(monkeypatch):
-    monkeypatch.setattr(experts, "make_games", lambda game, count, seed: ThreeGames())
-    assert evaluate(Expert("ms_pacman", an_actor()), episodes=3) == [10, 20, 30]
+    monkeypatch.setattr(scoring, "make_games", lambda game, count, seed: ThreeGames())
+    assert evaluate(Expert("ms_pacman", an_actor()), games=3) == [10, 20, 30]
 
 
 def test_an_expert_takes_the_best_action_but_for_epsilon():
     actor, seen = an_actor(), frames(64)
     best = actor(seen)[0].argmax(-1)
     assert torch.equal(Expert("ms_pacman", actor, epsilon=0.0, greedy=True).act(seen, numbers()), best)
-    shares = torch.stack([Expert("ms_pacman", actor, 0.5).act(seen, numbers(seed)) == best for seed in range(8)])
+    greedy = Expert("ms_pacman", actor, epsilon=0.5, greedy=True)
+    shares = torch.stack([greedy.act(seen, numbers(seed)) == best for seed in range(8)])
     assert shares.float().mean().item() == pytest.approx(0.5 + 0.5 / 9, abs=0.08)
 
 
@@ -330,7 +334,7 @@ def saved(path, **changes):
 
 
 def test_files_keep_experts_as_they_are(tmp_path):
-    expert = Expert("ms_pacman", an_actor())
+    expert = Expert("ms_pacman", an_actor()).rounded()
     loaded = load_expert(saved(tmp_path / "expert.safetensors"))
     assert loaded.fingerprint() == expert.fingerprint()
     assert torch.equal(loaded.act(frames(5), numbers()), expert.act(frames(5), numbers()))
@@ -400,7 +404,8 @@ def test_stable_baselines3_experts_act_as_their_networks_do(tmp_path, kind):
     }
     copies = {f"q_net_target.{name}" if kind == "dqn" else f"pi_{name}": torch.zeros(1) for name in weights}
     expert = load_expert(sb3_zip(tmp_path / "expert.zip", {**weights, **copies}))
-    assert torch.equal(expert.act(frames(7), numbers()), Expert("ms_pacman", actor).act(frames(7), numbers()))
+    own = Expert("ms_pacman", actor, greedy=kind == "dqn")
+    assert torch.equal(expert.act(frames(7), numbers()), own.act(frames(7), numbers()))
 
 
 def test_other_zips_are_refused(tmp_path):

@@ -13,9 +13,11 @@ import torch
 from torch.nn.functional import mse_loss
 
 import unstale
-from unstale.lab.atari import sarsa
+from unstale.lab.atari import sarsa, scoring
 from unstale.lab.atari.games import make_games
-from unstale.lab.atari.sarsa import EpsilonGreedy, Games, QNetwork, Rollout, Sarsa, Settings, evaluate, sarsa_batch
+from unstale.lab.atari.measuring import measured
+from unstale.lab.atari.sarsa import EpsilonGreedy, Games, QNetwork, Rollout, Sarsa, Settings, sarsa_batch
+from unstale.lab.atari.scoring import evaluate
 from unstale.lab.mistakes import UserError
 
 SMALL = Settings(games=2, n_step=3, lr=1e-3, correction="none")
@@ -39,6 +41,14 @@ def test_the_small_model_is_the_papers_and_takes_bytes():
     frames = torch.randint(256, (3, 4, 84, 84), dtype=torch.uint8, generator=numbers())
     torch.testing.assert_close(model(frames), model.layers(frames.double() / 255))
     assert model(frames).shape == (3, 9)
+
+
+def test_a_new_model_sees_the_frames():
+    """Its values are of order 1, and not those of its biases, whatever it looks at."""
+    torch.manual_seed(0)
+    frames = torch.randint(256, (20, 4, 7, 7), dtype=torch.uint8, generator=numbers())
+    values = QNetwork(actions=9)(frames.repeat_interleave(12, -1).repeat_interleave(12, -2))
+    assert 0.2 < values.std(0).mean() < 2
 
 
 def test_a_policy_is_greedy_but_for_its_random_share():
@@ -189,7 +199,7 @@ def test_scores_are_of_single_games(monkeypatch):
 
 
 def test_each_game_counts_once_however_short(monkeypatch):
-    monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([2, 7]))
+    monkeypatch.setattr(scoring, "make_games", lambda game, count, seed: OneButton([2, 7]))
     assert evaluate(PRESS, games=2) == [20, 70]
 
 
@@ -198,9 +208,10 @@ def test_each_game_counts_once_however_short(monkeypatch):
 
 @pytest.mark.parametrize("options", [{"correction": "none"}, {"correction": "window", "horizon": 3}], ids=str)
 def test_it_learns_which_button_pays(monkeypatch, options):
-    monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([3, 11]))
-    training = Sarsa(replace(SMALL, lr=3e-3, epsilon_steps=150, **options))
-    points = list(training.train(240, updates_a_point=20))
+    for module in (sarsa, scoring):
+        monkeypatch.setattr(module, "make_games", lambda game, count, seed: OneButton([3, 11]))
+    training = Sarsa(replace(SMALL, steps=240, lr=3e-3, epsilon_steps=150, **options))
+    points = list(measured(training, every=20))
     assert [point.steps for point in points] == [120, 240]
     assert evaluate(training.policy(epsilon=0.0), games=2) == [30, 110]
     assert points[-1].score > 1.3 * points[0].score
@@ -212,7 +223,7 @@ def test_nothing_is_learned_from_what_was_cut_off(monkeypatch):
     monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([3, 3], cut_off=True))
     training = Sarsa(SMALL)
     before = weights(training.model)
-    training.update()
+    next(training.run())
     assert torch.equal(weights(training.model), before)
 
 
@@ -223,72 +234,53 @@ def test_without_correction_an_update_is_one_of_adam(monkeypatch):
     training = Sarsa(SMALL)
     model = copy.deepcopy(training.model)
     adam = torch.optim.Adam(model.parameters(), lr=SMALL.lr, betas=SMALL.betas)
+    learning = training.run()
     for _ in range(3):
-        training.update()
+        next(learning)
         value, target = sarsa.sarsa_values(model, batches[-1])
         (0.5 * mse_loss(value, target.detach())).backward()
         adam.step()
         adam.zero_grad()
-    training.close()
+    learning.close()
     torch.testing.assert_close(weights(training.model), weights(model))
 
 
 @pytest.mark.parametrize("correction", ["none", "diagonal"])
 def test_drift_is_measured_with_and_without_correction(correction):
-    training = Sarsa(replace(SMALL, correction=correction, betas=(0.6, 0.999)))  # which remembers 5 updates
-    first, second = training.train(2 * 8 * 6, updates_a_point=8, measures_drift=True)
-    training.close()
-    assert first.steps == 8 * 6 and second.seconds > first.seconds > 0
-    for point in (first, second):
-        assert point.drift > 0 and point.weighted_drift > 0 and math.isnan(point.score)
+    training = Sarsa(replace(SMALL, steps=2 * 20 * 6, correction=correction, betas=(0.6, 0.999)))  # remembers 5 updates
+    points = list(measured(training, every=10))
+    assert [point.steps for point in points] == [60, 120, 180, 240]
+    assert [math.isnan(point.drift) for point in points] == [True, False, True, False]  # it is not always watched
+    for point in points[1::2]:
+        assert point.drift > 0 and math.isnan(point.score)
         assert -1 <= point.stale_agreement < point.agreement <= 1  # the expansion knows better than what is stale
         assert (point.staleness > 0) == (correction == "diagonal") and 0 <= point.bounded_share <= 1
     assert not training.optimizer.watchers
 
 
-def test_a_point_without_drift_says_so():
-    training = Sarsa(SMALL)
-    (point,) = training.train(6, updates_a_point=1)
-    training.close()
-    assert math.isnan(point.drift) and math.isnan(point.agreement) and math.isfinite(point.loss)
+def test_a_run_too_short_for_a_reading_is_watched_whole():
+    (point,) = measured(Sarsa(replace(SMALL, steps=6)), every=1)
+    assert point.steps == 6 and 0 <= point.drift < math.inf
 
 
 # ---------------------------------------------------------------------------------------------- stopping and going on
 
 
-def test_a_run_goes_on_from_its_checkpoint(tmp_path):
-    settings, path = replace(SMALL, correction="diagonal"), tmp_path / "kept" / "sarsa.pt"
-    before = Sarsa(settings)
-    list(before.train(18, updates_a_point=1, checkpoint=path))
-    before.close()
-    after = Sarsa(settings)
-    after.load(path)
-    assert (after.steps, after.seconds, repr(after.curve)) == (18, before.seconds, repr(before.curve))
+def test_a_run_goes_on_from_where_it_was():
+    settings = replace(SMALL, steps=30, correction="diagonal")
+    before, after = Sarsa(settings), Sarsa(settings)
+    learning = before.run()
+    for _ in range(3):
+        next(learning)
+    learning.close()
+    before.scores.append(70.0)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert (after.steps, after.seconds, after.score()) == (18, before.seconds, 70)
     assert torch.equal(weights(after.model), weights(before.model))
     # Both begin new games now, so that from here on they do the same.
     for training in (before, after):
-        list(training.train(30, updates_a_point=2))
-        training.close()
-    assert torch.equal(weights(after.model), weights(before.model))
-    assert len(after.curve) == 4 and after.curve[-1].steps == 30
-
-
-def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path):
-    path = tmp_path / "sarsa.pt"
-    training = Sarsa(SMALL)
-    training.save(path)
-    with pytest.raises(UserError, match=r"there lr is 0\.001, not 0\.1$"):
-        Sarsa(replace(SMALL, lr=0.1)).load(path)
-    whole = path.read_bytes()
-    for wrong in (b"", b"not a checkpoint", whole[: len(whole) // 2]):
-        path.write_bytes(wrong)
-        with pytest.raises(UserError, match="it is no checkpoint of Sarsa"):
-            training.load(path)
-    torch.save({"model": {}}, path)
-    with pytest.raises(UserError, match="it is no checkpoint of Sarsa"):
-        training.load(path)
-    with pytest.raises(UserError, match="it is no checkpoint of Sarsa"):
-        training.load(tmp_path / "nothing.pt")
+        assert len(list(training.run())) == 2
+    assert after.steps == 30 and torch.equal(weights(after.model), weights(before.model))
 
 
 def test_what_cannot_be_run_is_refused_in_one_line():
@@ -296,6 +288,3 @@ def test_what_cannot_be_run_is_refused_in_one_line():
         Sarsa(replace(SMALL, game="mspacman"))
     with pytest.raises(UserError, match="games must be at least 1, not 0"):
         Sarsa(replace(SMALL, games=0))
-    training = Sarsa(SMALL)
-    with pytest.raises(UserError, match="at least 20 updates, not 10"):
-        next(training.train(100, updates_a_point=10, measures_drift=True))

@@ -1,4 +1,4 @@
-"""What is committed under ``results/`` is what its own summaries say, at the paper's scale."""
+"""What is committed under ``results/`` is what its own summaries say, at the paper's scale or as said otherwise."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from unstale.lab.summary import json_text, read_summaries
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 SUMMARIES = read_summaries(RESULTS)
+# Pictures and games, whose runs at the paper's scale would take a GPU days to weeks.
+NOT_AT_PAPER_SCALE = {"fig2", "fig9", "fig17", "claim13", "claim22", "claim23"}
 
 
-def test_every_figure_was_run_at_the_papers_scale():
+def test_every_figure_was_run_at_the_papers_scale_or_says_that_it_was_not():
     assert {summary.name for summary in SUMMARIES} == set(FIGURES)
     for summary in SUMMARIES:
-        assert summary.scale == "paper"
-        assert summary.runs == len(FIGURES[summary.name].runs("paper"))
+        scale = "quick" if summary.name in NOT_AT_PAPER_SCALE else "paper"
+        assert summary.scale == scale and bool(summary.cut) == (scale != "paper")
+        assert summary.runs == len(FIGURES[summary.name].runs(scale))
 
 
 def test_claims_and_report_are_made_of_the_summaries():

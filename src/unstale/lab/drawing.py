@@ -20,7 +20,7 @@ class Style:
     marker: str  # in matplotlib's letters
 
 
-METHOD_STYLE: dict[str, Style] = {
+_STYLES: dict[str, Style] = {
     "momentum": Style("#c85200", "#ff9142", "o"),
     "oracle": Style("#3a3a3a", "#e6e6e6", "D"),
     "full": Style("#0067a5", "#5ab4f0", "s"),
@@ -28,11 +28,22 @@ METHOD_STYLE: dict[str, Style] = {
     "default": Style("#b0328a", "#f08fce", "v"),
     "frozen": Style("#8a6a00", "#e3bc3c", "P"),
     "second_order": Style("#6f42c1", "#b99cf5", "X"),
+    "adam_linearized": Style("#00829b", "#5fd3e8", "<"),
+}
+# What is never drawn beside one of these looks like its next of kin.
+METHOD_STYLE: dict[str, Style] = _STYLES | {
+    "window": _STYLES["full"],
+    "adam": _STYLES["momentum"],
+    "adam_oracle": _STYLES["oracle"],
+    "adam_dense": _STYLES["default"],
+    "adam_window": _STYLES["full"],
+    "adam_diagonal_literal": _STYLES["second_order"],
+    "adam_diagonal": _STYLES["diagonal"],
+    "adam_frozen": _STYLES["frozen"],
 }
 # For lines that are no method: activations, layers, kinds of features.
 OTHER_STYLES = (
-    *METHOD_STYLE.values(),
-    Style("#00829b", "#5fd3e8", "<"),
+    *_STYLES.values(),
     Style("#b3202c", "#ff8a8a", ">"),
     Style("#6b7280", "#a9b1bd", "h"),
 )

@@ -13,13 +13,14 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from .drawing import Entry, entry_of, finite_line, legend, panel_note
 from .figures.base import Panel
 from .summary import write_file
 
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
+MANY = 100_000  # from so many steps on, thousands are "k", or else they would run into one another
 FEW = 16  # up to so many points, each has a marker; beyond, a few of them do
 BARE, HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
 # The same data give the same bytes: no dates, no random names within the file.
@@ -110,6 +111,8 @@ def _quiet(axes: Axes, panel: Panel) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=6))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_locator(NullLocator())
+        elif axis.get_view_interval()[1] >= MANY:
+            axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _look(entry: Entry) -> dict[str, Any]:

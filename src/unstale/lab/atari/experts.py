@@ -16,12 +16,10 @@ import torch
 from ..mistakes import UserError
 from ..problems.policies import making_of
 from .actor import Expert, about_expert, load_expert, save_expert
-from .games import make_games
 from .ppo import PPO, Progress, Settings
+from .scoring import GAMES, evaluate
 
 CHECKPOINT_SECONDS = 120.0
-EPISODES = 30
-UNSEEN_IN_TRAINING = 1 << 60  # added to seeds
 
 
 def train(
@@ -47,28 +45,12 @@ def train(
     return ppo
 
 
-def evaluate(expert: Expert, episodes: int = EPISODES, seed: int = 0) -> list[float]:
-    """The scores of whole games, one game in each environment: the first to finish among many would be the short
-    ones."""
-    games = make_games(expert.game, episodes, UNSEEN_IN_TRAINING + seed)
-    numbers = torch.Generator().manual_seed(seed)
-    observation, _ = games.reset()
-    scores, playing = np.zeros(episodes), np.ones(episodes, dtype=bool)
-    while playing.any():
-        action = expert.act(torch.from_numpy(observation), numbers)
-        observation, reward, terminated, truncated, _ = games.step(action.numpy())
-        scores += reward * playing
-        playing &= ~(terminated | truncated)
-    games.close()
-    return scores.tolist()
-
-
 def train_expert(
     settings: Settings,
     path: Path,
     device: torch.device | str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
-    episodes: int = EPISODES,
+    episodes: int = GAMES,
 ) -> dict[str, str]:
     """Trains an expert, scores it, keeps it, and returns what its file says about itself. A run that was interrupted
     goes on from its checkpoint, which lies beside the expert's file until that is written."""
@@ -91,7 +73,7 @@ def train_expert(
     return about
 
 
-def score_anew(game: str, path: Path, seed: int = 0, episodes: int = EPISODES) -> dict[str, str]:
+def score_anew(game: str, path: Path, seed: int = 0, episodes: int = GAMES) -> dict[str, str]:
     """Lets an expert there is play whole games, notes its score in its file, and returns what that says."""
     expert = load_expert(path, game)
     curve, about = about_expert(path, game)

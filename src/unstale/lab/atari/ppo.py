@@ -6,8 +6,9 @@ The actor's gradient rides along in the same momentum, uncorrected.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 import unstale
 
 from ..mistakes import UserError, unknown
-from .actor import Actor
+from .actor import Actor, Expert
 from .games import action_count, check_game
+from .returns import n_step_parts
 from .rollout import REWARDS, Collector, Rollout
 
 
@@ -44,9 +46,9 @@ class Settings:
     max_norm: float = 0.5
     reward: str = "log"
     n_step: int = 0  # 0: the critic learns λ-returns, which stand still; n: live targets, n steps ahead
-    correction: str = "none"  # one of the library's, for the critic
+    correction: str = "none"  # one of the library's, for the critic; and so are the next two
     horizon: int | None = None
-    watch: int = 0  # rollouts from one reading of drift and agreement to the next; 0 for none
+    trust: float | None = 1.0
 
     def check(self) -> None:
         """Refuses, in one line, what cannot be run."""
@@ -71,17 +73,6 @@ class Progress(NamedTuple):
     seconds: float
     score: float  # the mean over the last games; not a number before the first is over
     done: float  # 0 to 1
-
-
-class Reading(NamedTuple):
-    """How stale the critic's momentum was; see ``unstale.diagnostics``."""
-
-    steps: int
-    drift: float
-    agreement: float
-    stale_agreement: float
-    staleness: float
-    bounded_share: float
 
 
 class Minibatch(NamedTuple):
@@ -116,13 +107,14 @@ class PPO:
             eps=1e-5,
             correction=settings.correction,
             horizon=settings.horizon,
+            trust=settings.trust,
         )
-        self.monitor = unstale.diagnostics.Monitor(self.optimizer) if settings.watch else None
         self.steps, self.seconds = 0, 0.0
         self.curve: list[Progress] = []
-        self.readings: list[Reading] = []
+        self.steps_a_turn = settings.games * settings.rollout
+        self.updates_a_turn = settings.epochs * self.steps_a_turn // settings.minibatch
 
-    def run(self) -> Iterator[Progress]:
+    def run(self) -> Generator[Progress, None, None]:
         """Plays and learns in turns until the steps or the minutes are spent."""
         settings = self.settings
         # A run that was interrupted goes on with other games, not with its first ones again.
@@ -132,11 +124,9 @@ class PPO:
             while self.done() < 1:
                 began = time.perf_counter()
                 self.learn(collector.collect(self.actor, self.numbers))
-                self.steps += settings.games * settings.rollout
+                self.steps += self.steps_a_turn
                 self.seconds += time.perf_counter() - began
                 self.curve.append(Progress(self.steps, self.seconds, collector.score(), self.done()))
-                if settings.watch and len(self.curve) % settings.watch == 0:
-                    self.readings.append(self.read())
                 yield self.curve[-1]
         finally:
             collector.close()
@@ -164,19 +154,18 @@ class PPO:
         """Fills ``.grad`` with the critic's gradient, and returns the actor's logits from the same pass."""
         logits, value = self.actor(batch.observation)
         weight = self.settings.value_weight
-        if self.monitor or self.settings.correction == "oracle":  # these look at past batches again
+        if self.optimizer.watchers or self.settings.correction == "oracle":  # these look at past batches again
             self.optimizer.backward(lambda: (self.actor(batch.observation)[1], batch.target(self.actor)), weight=weight)
         else:
             self.optimizer.backward(value, batch.target(self.actor), weight=weight)
         return logits
 
-    def read(self) -> Reading:
-        """How stale the critic's momentum is now."""
-        assert self.monitor is not None
-        drift, (group,) = self.monitor.read(), unstale.diagnostics.read(self.optimizer)
-        return Reading(
-            self.steps, drift.drift, drift.agreement, drift.stale_agreement, group.staleness, group.bounded_share
-        )
+    def score(self) -> float:
+        """The mean over the last games; not a number before the first is over."""
+        return self.curve[-1].score if self.curve else math.nan
+
+    def policy(self) -> Expert:
+        return Expert(self.settings.game, self.actor)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on, but for the games under way."""
@@ -185,7 +174,6 @@ class PPO:
             "optimizer": self.optimizer.state_dict(),
             "numbers": self.numbers.get_state(),
             "curve": [tuple(row) for row in self.curve],
-            "readings": [tuple(row) for row in self.readings],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -193,7 +181,6 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         self.numbers.set_state(state["numbers"].cpu())
         self.curve = [Progress(*row) for row in state["curve"]]
-        self.readings = [Reading(*row) for row in state["readings"]]
         self.steps, self.seconds = self.curve[-1][:2] if self.curve else (0, 0.0)
 
 
@@ -220,24 +207,6 @@ def minibatches(rollout: Rollout, settings: Settings, numbers: torch.Generator) 
                 discount[rows],
                 observation[following[rows]] if settings.n_step else None,
             )
-
-
-def n_step_parts(reward: Tensor, ended: Tensor, gamma: float, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The n-step target of every sample of a rollout as ``total + discount · V(following)``, where ``following`` counts
-    samples of the flattened rollout. Fewer steps where the rollout ends first, and a discount of 0 where a life does.
-
-    >>> reward, ended = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[False], [False], [True]])
-    >>> n_step_parts(reward, ended, gamma=0.5, n=2)
-    (tensor([2., 4., 4.]), tensor([0.2500, 0.0000, 0.0000]), tensor([2, 3, 3]))
-    """
-    steps, games = reward.shape
-    total, discount = torch.zeros_like(reward), torch.ones_like(reward)
-    for ahead in range(min(n, steps)):
-        total[: steps - ahead] += discount[: steps - ahead] * reward[ahead:]
-        discount[: steps - ahead] *= gamma * ~ended[ahead:]
-    sample = torch.arange(steps * games, device=reward.device)
-    following = torch.minimum(sample + n * games, steps * games + sample % games)
-    return total.flatten(), discount.flatten(), following
 
 
 def policy_loss(batch: Minibatch, logits: Tensor, clip: float, entropy: float) -> Tensor:

@@ -15,12 +15,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +28,10 @@ import unstale
 
 from ..mistakes import UserError
 from .games import action_count, check_game, make_games
+from .returns import n_step_parts
+from .scoring import Policy
 
 RECENT_GAMES = 100  # whose mean is the score of a learning curve
-DRIFT = ("drift", "weighted_drift", "agreement", "stale_agreement")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,9 @@ class Settings:
     """What is learned, and how."""
 
     game: str = "ms_pacman"
+    steps: int = 1_000_000  # of all games together
     games: int = 16  # side by side
+    width: int = 16  # of the network
     n_step: int = 5
     gamma: float = 0.99
     lr: float = 5e-4
@@ -58,7 +59,7 @@ class Settings:
     def check(self) -> None:
         """Refuses, in one line, what cannot be run."""
         check_game(self.game)
-        for name in ("games", "n_step", "epsilon_steps"):
+        for name in ("steps", "games", "width", "n_step", "epsilon_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
 
@@ -68,28 +69,26 @@ class Settings:
 
 
 class QNetwork(nn.Module):
-    """The small model: 12,745 parameters with 9 actions. Takes frames as they are, bytes of ``[m, 4, 84, 84]``."""
+    """The small model: 12,745 parameters at a width of 16 with 9 actions. Takes frames as they are, bytes of
+    ``[m, 4, 84, 84]``."""
 
-    def __init__(self, actions: int) -> None:
+    def __init__(self, actions: int, width: int = 16) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for channels in (4, 16, 16, 16):
-            layers += [nn.Conv2d(channels, 16, 3, stride=2, padding=1), nn.LeakyReLU()]
-        self.layers = nn.Sequential(*layers, nn.Conv2d(16, actions, 6), nn.Flatten())
+        for channels in (4, width, width, width):
+            layers += [nn.Conv2d(channels, width, 3, stride=2, padding=1), nn.LeakyReLU()]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(width, actions, 6), nn.Flatten())
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                # As torch draws them, five such layers leave a hundredth of what tells one frame from another.
+                nn.init.kaiming_normal_(layer.weight, a=0.01)
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
 
     def forward(self, frames: Tensor) -> Tensor:
         weight = next(self.parameters())
         # Channels last: on a CPU these convolutions are then several times as fast.
         return self.layers(frames.to(weight, memory_format=torch.channels_last) / 255)
-
-
-class Policy(Protocol):
-    """Whoever can be evaluated."""
-
-    @property
-    def game(self) -> str: ...
-
-    def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -148,21 +147,18 @@ def sarsa_batch(rollout: Rollout, gamma: float) -> Batch:
     (tensor([2., 2.]), tensor([0.2500, 0.5000]), tensor([2, 2]), tensor([7, 7]))
     """
     steps = len(rollout.rewards)
-    last = rollout.terminated | rollout.truncated
-    reward, discount = rollout.rewards.clone(), gamma * (~rollout.terminated).to(rollout.rewards)
-    weight = (rollout.terminated | ~rollout.truncated).to(reward)
-    for t in reversed(range(steps - 1)):
-        reward[t] += torch.where(last[t], 0.0, gamma * reward[t + 1])
-        discount[t] *= torch.where(last[t], 1.0, discount[t + 1])
-        weight[t] *= torch.where(last[t], 1.0, weight[t + 1])
+    over, cut_off = rollout.terminated | rollout.truncated, rollout.truncated & ~rollout.terminated
+    reward, discount, following = n_step_parts(rollout.rewards, over, gamma, n=steps)
+    unknown, _, _ = n_step_parts(cut_off.to(reward), over, 1.0, n=steps)
+    states, actions = rollout.states.flatten(0, 1), rollout.actions.flatten()
     return Batch(
-        state=rollout.states[:-1].flatten(0, 1),
-        action=rollout.actions[:-1].flatten(),
-        reward=reward.flatten(),
-        discount=discount.flatten(),
-        next_state=rollout.states[-1].repeat(steps, *[1] * (rollout.states.ndim - 2)),
-        next_action=rollout.actions[-1].repeat(steps),
-        weight=weight.flatten(),
+        state=states[: len(reward)],
+        action=actions[: len(reward)],
+        reward=reward,
+        discount=discount,
+        next_state=states[following],
+        next_action=actions[following],
+        weight=1 - unknown,
     )
 
 
@@ -213,29 +209,8 @@ class Games:
         self._games.send(self._action.numpy())
 
 
-class Point(NamedTuple):
-    """One point of a learning curve. What was not measured is not a number."""
-
-    steps: int  # of all games together; each is 4 frames
-    seconds: float  # spent in updates
-    score: float  # the mean of the last 100 games that ended; the first of all to end are the short ones
-    games: int  # how many have ended
-    epsilon: float
-    loss: float  # of the last update
-    staleness: float  # and the next: see unstale.diagnostics.GroupReading
-    bounded_share: float
-    # See unstale.diagnostics.Drift.
-    drift: float = math.nan
-    weighted_drift: float = math.nan
-    agreement: float = math.nan
-    stale_agreement: float = math.nan
-
-
 class Sarsa:
-    """Training in progress: ``update`` plays and learns, and ``train`` does so until there were enough steps.
-
-    A checkpoint (``save``, ``load``) has everything but the games under way: those begin anew.
-    """
+    """A network that learns to play: ``run`` plays and learns in turns."""
 
     def __init__(self, settings: Settings, device: torch.device | str = "cpu") -> None:
         settings.check()
@@ -243,7 +218,7 @@ class Sarsa:
         self._numbers = torch.Generator().manual_seed(settings.seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            self.model = QNetwork(action_count(settings.game)).float().to(self.device)
+            self.model = QNetwork(action_count(settings.game), settings.width).float().to(self.device)
         self.optimizer = unstale.CorrectedAdam(
             self.model,
             lr=settings.lr,
@@ -252,128 +227,55 @@ class Sarsa:
             horizon=settings.horizon,
             trust=settings.trust,
         )
-        self.steps, self.seconds, self.curve = 0, 0.0, list[Point]()
-        self._ended, self._recent = 0, deque[float](maxlen=RECENT_GAMES)
-        self._loss = torch.tensor(math.nan)
-        self._games: Games | None = None
+        self.steps, self.seconds = 0, 0.0
+        self.scores = deque[float](maxlen=RECENT_GAMES)
+        self.steps_a_turn, self.updates_a_turn = settings.n_step * settings.games, 1
 
     def policy(self, epsilon: float = 0.01) -> EpsilonGreedy:
         return EpsilonGreedy(self.settings.game, self.model, epsilon)
 
-    def update(self) -> None:
-        """Play ``n`` steps in every game, and learn from them."""
-        began = time.perf_counter()
-        policy = self.policy(self.settings.epsilon_at(self.steps))
-        if self._games is None:
-            self._games = Games(self.settings, policy, self._numbers, self.device)
-        rollout, scores = self._games.play(policy)
+    def run(self) -> Generator[None, None, None]:
+        """Play ``n`` steps in every game and learn from them, turn by turn. A run that is begun again goes on with new
+        games."""
+        games = Games(self.settings, self._acting(), self._numbers, self.device)
+        try:
+            while self.steps < self.settings.steps:
+                began = time.perf_counter()
+                rollout, scores = games.play(self._acting())
+                self.learn(rollout)
+                self.scores.extend(scores)
+                self.steps += self.steps_a_turn
+                self.seconds += time.perf_counter() - began
+                yield
+        finally:
+            games.close()
+
+    def learn(self, rollout: Rollout) -> None:
         batch = sarsa_batch(rollout, self.settings.gamma).to(self.device)
         # A function, so that those who measure drift can evaluate the batch again.
-        self._loss = self.optimizer.backward(partial(sarsa_values, self.model, batch), weight=batch.weight)
+        self.optimizer.backward(partial(sarsa_values, self.model, batch), weight=batch.weight)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self._recent.extend(scores)
-        self._ended += len(scores)
-        self.steps += self.settings.n_step * self.settings.games
-        self.seconds += time.perf_counter() - began
 
-    def train(
-        self,
-        steps: int,
-        *,
-        updates_a_point: int = 100,
-        measures_drift: bool = False,
-        checkpoint: Path | None = None,
-        minutes: float = 5.0,
-    ) -> Iterator[Point]:
-        """Points of the learning curve until there have been ``steps`` in all, with a checkpoint every so many
-        ``minutes`` and at the end. To measure drift, the last updates before each point are watched: those that
-        momentum still remembers, 20 at β = 0.9. They take longer, and their time counts."""
-        watched = unstale.paper_horizon(self.settings.betas[0]) if measures_drift else 0
-        if updates_a_point < max(1, watched):
-            raise UserError(f"a point needs at least {max(1, watched)} updates, not {updates_a_point}")
-        saved = time.monotonic()
-        while self.steps < steps:
-            for _ in range(updates_a_point - watched):
-                self.update()
-            self.curve.append(self._point(self._watched_updates(watched) if watched else None))
-            if checkpoint is not None and (self.steps >= steps or time.monotonic() - saved > 60 * minutes):
-                self.save(checkpoint)
-                saved = time.monotonic()
-            yield self.curve[-1]
+    def score(self) -> float:
+        """The mean of the last games that ended, of which the first of all are the short ones; not a number before."""
+        return float(np.mean(self.scores)) if self.scores else math.nan
 
-    def _watched_updates(self, count: int) -> unstale.diagnostics.Drift:
-        monitor = unstale.diagnostics.Monitor(self.optimizer)
-        for _ in range(count):
-            self.update()
-        monitor.close()
-        return monitor.read()
+    def _acting(self) -> EpsilonGreedy:
+        return self.policy(self.settings.epsilon_at(self.steps))
 
-    def _point(self, measured: unstale.diagnostics.Drift | None) -> Point:
-        (group,) = unstale.diagnostics.read(self.optimizer)
-        return Point(
-            steps=self.steps,
-            seconds=self.seconds,
-            score=float(np.mean(self._recent)) if self._recent else math.nan,
-            games=self._ended,
-            epsilon=self.settings.epsilon_at(self.steps),
-            loss=float(self._loss),
-            staleness=group.staleness,
-            bounded_share=group.bounded_share,
-            **({} if measured is None else {name: getattr(measured, name) for name in DRIFT}),
-        )
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on, but for the games under way."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "numbers": self._numbers.get_state(),
+            "progress": (self.steps, self.seconds, list(self.scores)),
+        }
 
-    def close(self) -> None:
-        """End the games. Another update would begin new ones."""
-        if self._games is not None:
-            self._games.close()
-            self._games = None
-
-    def save(self, path: Path) -> None:
-        """All at once or not at all."""
-        unfinished = path.with_suffix(".unfinished")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(
-            {
-                "settings": asdict(self.settings),
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "numbers": self._numbers.get_state(),
-                "progress": (self.steps, self.seconds, self._ended, list(self._recent)),
-                "curve": [tuple(point) for point in self.curve],
-            },
-            unfinished,
-        )
-        unfinished.replace(path)
-
-    def load(self, path: Path) -> None:
-        """Go on from a checkpoint of the same settings, be it of another device."""
-        try:
-            saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            settings = Settings(**saved["settings"])
-        except (OSError, EOFError, RuntimeError, UnpicklingError, KeyError, TypeError) as error:
-            raise UserError(f"cannot go on from {path}: it is no checkpoint of Sarsa") from error
-        theirs, ours = asdict(settings), asdict(self.settings)
-        for name in ours:
-            if theirs[name] != ours[name]:
-                raise UserError(f"cannot go on from {path}: there {name} is {theirs[name]}, not {ours[name]}")
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self._numbers.set_state(saved["numbers"])
-        self.steps, self.seconds, self._ended, recent = saved["progress"]
-        self._recent = deque(recent, maxlen=RECENT_GAMES)
-        self.curve = [Point(*point) for point in saved["curve"]]
-
-
-def evaluate(policy: Policy, games: int = 30, seed: int = 0) -> list[float]:
-    """The scores of whole games, one in each of ``games`` side by side, so that short ones do not count more."""
-    numbers = torch.Generator().manual_seed(seed)
-    played = make_games(policy.game, games, seed)
-    frames, _ = played.reset()
-    scores, playing = np.zeros(games), np.ones(games, dtype=bool)
-    while playing.any():
-        frames, rewards, terminated, truncated, _ = played.step(policy.act(torch.from_numpy(frames), numbers).numpy())
-        scores += rewards * playing
-        playing &= ~(terminated | truncated)
-    played.close()
-    return scores.tolist()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._numbers.set_state(state["numbers"].cpu())
+        self.steps, self.seconds, scores = state["progress"]
+        self.scores.extend(scores)

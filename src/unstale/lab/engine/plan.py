@@ -13,6 +13,8 @@ from .. import problems
 from ..experiment import Run, unique
 from . import methods
 from .architectures import network_of
+from .control import is_control
+from .control import work as control_work
 
 # What one batch may weigh. Small ones on a CPU stay in its cache and lose little when killed; a GPU wants them large.
 LIMITS = {"cpu": 1e8, "cuda": 1e11}  # multiply-adds a step
@@ -34,6 +36,8 @@ def cost(run: Run) -> float:
 
 def _work(run: Run) -> float:
     """Multiply-adds of a step, roughly."""
+    if is_control(run):
+        return control_work(run)
     network = network_of(run, problems.load(run.problem))
     n, method = network.size, methods.METHODS[run.method]
     passes = 4 * run.batch * network.work * (methods.horizon(run) if method.correction == "oracle" else 1)
@@ -44,7 +48,9 @@ def _work(run: Run) -> float:
 
 
 def _shape(run: Run) -> tuple:
-    """What runs must have in common: all but seed and α, and mostly β."""
+    """What runs must have in common: all but seed and α, and mostly β. One that plays games shares with nobody."""
+    if is_control(run):
+        return (run,)
     together = {"seed", "alpha"} if methods.has_one_beta(run) else {"seed", "alpha", "beta"}
     return tuple(getattr(run, f.name) for f in fields(run) if f.name not in together)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import queue
@@ -16,6 +17,8 @@ import torch
 from ..experiment import Run
 from ..provenance import provenance
 from ..store import Store
+from .checkpoint import Checkpoint
+from .control import Control, is_control
 from .plan import cost, plan
 from .training import Training
 
@@ -135,8 +138,15 @@ def prepare(device: str) -> dict[str, str]:
 
 def _run_batch(batch: Sequence[Run], store: Store, device: str, made: dict[str, str], progress: Progress) -> None:
     whole = sum(cost(run) for run in batch)
-    records = Training(batch, device).run(
-        lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps))
-    )
+    trainer = Control(batch[0], device) if is_control(batch[0]) else Training(batch, device)
+    checkpoint = _checkpoint(batch, store)
+    records = trainer.run(lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps)), checkpoint)
     store.add(records, made)
+    checkpoint.remove()
     progress(len(batch), 0, 0.0)
+
+
+def _checkpoint(batch: Sequence[Run], store: Store) -> Checkpoint:
+    """Where a batch under way is kept. The underscore hides it from tools that read all of a folder."""
+    ids = " ".join(sorted(run.id for run in batch))
+    return Checkpoint(store.path / "_partial" / f"{hashlib.sha256(ids.encode()).hexdigest()[:12]}.pt")

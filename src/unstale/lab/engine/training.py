@@ -29,6 +29,8 @@ from .network import Pass
 DIVERGED = 1e6
 CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
+# Measuring a network of so many multiply-adds a row costs as much as hundreds of steps, and waits for a thousand.
+LARGE, RARELY = 1e6, 1000
 # All that a step reads and writes, besides the batches.
 STATE = (
     "theta",
@@ -109,7 +111,7 @@ class Training:
 
     def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
         steps = self.runs[0].steps
-        chunk = max(1, steps // MEASUREMENTS)
+        chunk = max(1, steps // MEASUREMENTS, min(steps, RARELY) if self.network.work > LARGE else 0)
         at, measured, seconds = self._resume(checkpoint, chunk)
         started = time.perf_counter() - seconds
         advance = _stepper(self, at[-1] if at else 0)

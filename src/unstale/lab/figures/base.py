@@ -21,6 +21,16 @@ METHODS = {
     "default": "unstale (default)",
     "frozen": "frozen targets",
     "second_order": "μ̂ with second derivatives",
+    "window": "μ̂ by window",
+    # Divided by Adam's root, as √ says.
+    "adam": "Adam",
+    "adam_oracle": "μ*/√",
+    "adam_dense": "μ̂/√",
+    "adam_window": "μ̂/√ by window",
+    "adam_diagonal_literal": "μ̂ diag/√, literal",
+    "adam_diagonal": "μ̂ diag/√",
+    "adam_frozen": "Adam, frozen targets",
+    "adam_linearized": "Adam, samples' gradients found",
 }
 
 

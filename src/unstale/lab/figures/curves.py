@@ -70,15 +70,21 @@ def learning_panels(records: Sequence[Record], about: str = "") -> list[Panel]:
 
 
 def against(
-    records: Sequence[Record], field: str, statistic: Statistic = iqm, by: Fields = ("method",), **more: Any
+    records: Sequence[Record],
+    field: str,
+    statistic: Statistic = iqm,
+    by: Fields = ("method",),
+    curve: str = "evaluation",
+    **more: Any,
 ) -> list[Series]:
     """A line for each method along the values of a hyper-parameter, whatever the other settings are."""
     layout = lay_out(records, by)
     of = np.array(layout.values(field))
     values = np.unique(of)
-    levels = {line: np.stack([errors[-1][of == value] for value in values]) for line, errors in layout.curves().items()}
+    ends = {line: errors[-1] for line, errors in layout.curves(curve).items()}
+    levels = {line: np.stack([errors[of == value] for value in values]) for line, errors in ends.items()}
     if statistic is mean:
-        levels = _bounded(levels, layout.worst())
+        levels = _bounded(levels, layout.worst(curve))
     return [banded(str(line), values, levels[line], statistic, **_about(layout, line, by), **more) for line in levels]
 
 

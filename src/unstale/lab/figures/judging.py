@@ -17,6 +17,7 @@ the paired one, corrected by Holm's method for all comparisons of the verdict. I
 ``no_better``  does not hold when the paired test finds a lower error and the typical pair's is lower by 5 % or more.
                Holds otherwise if the interval of the difference is above -10 %.
 ``below``      an interquartile mean against a bound: holds when its interval lies below, does not when above.
+``within``     the same against two bounds: holds when its interval lies between them, does not when it lies outside.
 
 The paired test finds a difference when its p is below 0.05 and its sign that of the typical pair. ``same``, ``small``
 and ``no_better`` look at typical pairs, which a few divergences do not move: they never hold where the shares of runs
@@ -152,14 +153,14 @@ def small(evidence: Evidence, bound: float) -> Part:
     return _alike(evidence, "is close to", outcome, f" (within {100 * bound:.0f} %)")
 
 
-def no_better(evidence: Evidence) -> Part:
+def no_better(evidence: Evidence, relation: str = "is no better than") -> Part:
     c = evidence.comparison
     outcome: Outcome = "inconclusive"
     if evidence.is_found and c.effect <= -NEGLIGIBLE:
         outcome = "does not hold"
     elif c.interval[0] > -EQUIVALENT:
         outcome = "holds"
-    return _alike(evidence, "is no better than", outcome)
+    return _alike(evidence, relation, outcome)
 
 
 def below(what: str, values: Array, bound: float) -> Part:
@@ -168,6 +169,15 @@ def below(what: str, values: Array, bound: float) -> Part:
     between = interval[0] <= bound < interval[1]
     outcome = "inconclusive" if between else decided(interval[1] <= bound, values.shape[1])
     return Part(f"{what} is {number(value)} {ends(interval)}, against {number(bound)}", outcome, value, interval)
+
+
+def within(what: str, values: Array, low: float, high: float) -> Part:
+    """The interquartile mean of ``values [settings, seeds]`` is between the two bounds."""
+    value, (least, most) = float(iqm(values)), interval_of(iqm, values)
+    inside, outside = low <= least and most <= high, most < low or least > high
+    outcome = decided(inside, values.shape[1]) if inside or outside else "inconclusive"
+    says = f"{what} is {number(value)} {ends((least, most))}, against {number(low)} to {number(high)}"
+    return Part(says, outcome, value, (least, most))
 
 
 def decided(is_so: bool, seeds: int = FEWEST) -> Outcome:
@@ -205,11 +215,16 @@ def _part(evidence: Evidence, relation: str, outcome: Outcome, more: str = "") -
     c = evidence.comparison
     if evidence.seeds < FEWEST:
         outcome = "inconclusive"
-    says = (
+    return Part(told(evidence, relation, more), outcome, c.effect, c.interval, c.p_holm, c)
+
+
+def told(evidence: Evidence, relation: str = "against", more: str = "") -> str:
+    """A comparison in words and numbers, for a note where nothing is claimed of it."""
+    c = evidence.comparison
+    return (
         f"{name(c.a)} {relation} {name(c.b)}{more}: {percent(c.effect)} [{percent(c.interval[0])}, "
         f"{percent(c.interval[1])}], Welch {p_is(c.p_welch)}, paired {p_is(c.p_holm)}"
     )
-    return Part(says, outcome, c.effect, c.interval, c.p_holm, c)
 
 
 def _alike(evidence: Evidence, relation: str, outcome: Outcome, more: str = "") -> Part:
@@ -223,5 +238,5 @@ def _alike(evidence: Evidence, relation: str, outcome: Outcome, more: str = "") 
 
 def _parts_in_words(parts: Sequence[Part]) -> str:
     headings: dict[Outcome, str] = {"holds": "Holds", "does not hold": "Does not hold", "inconclusive": "Undecided"}
-    told = {heading: [part.says for part in parts if part.outcome == o] for o, heading in headings.items()}
-    return " ".join(f"{heading}: {'; '.join(says)}." for heading, says in told.items() if says)
+    by_outcome = {heading: [part.says for part in parts if part.outcome == o] for o, heading in headings.items()}
+    return " ".join(f"{heading}: {'; '.join(says)}." for heading, says in by_outcome.items() if says)

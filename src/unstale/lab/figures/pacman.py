@@ -1,0 +1,110 @@
+"""What the figures about the values of a MsPacman player have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..records import Record
+from ..statistics import Array, iqm
+from .base import METHODS, Panel, Series
+from .curves import ERROR, learning
+from .grids import Grid, seeds
+from .judging import Evidence, compared
+from .layout import lay_out, select
+
+PLAY = Grid(
+    paper={
+        "problem": "ms_pacman",
+        "network": "dqn",
+        "width": 32,
+        "batch": 32,
+        "seed": seeds(20),
+        "steps": 500_000,
+        "precision": "tf32",
+    },
+    quick={"seed": seeds(5), "steps": 20_000},
+    smoke={"width": 2, "batch": 4, "seed": seeds(2), "steps": 10},
+)
+# Against which values errors are measured: means of many continuations; single sampled returns, as in the paper.
+TRUTH, RETURNS = "truth", "evaluation"
+AGAINST = {TRUTH: "against the truth", RETURNS: "against sampled returns"}
+STEPS = "steps of 32 samples"
+# What the true values are off by was taken off the error, which is therefore 0 only on average where a network is
+# perfect, and can be negative. Nothing below this is told apart.
+RESOLUTION = 0.01
+
+
+def resolved(records: Sequence[Record]) -> list[Record]:
+    """Errors against the truth, no less than what can be told apart."""
+    return [
+        replace(record, curves=record.curves | {TRUTH: np.maximum(record.curves[TRUTH], RESOLUTION)})
+        for record in records
+    ]
+
+
+def paired(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Evidence]:
+    """What runs end with, paired by seed alone: methods have an α and a β of their own, and some have fewer seeds."""
+    methods = {method: select(records, method=method) for pair in pairs for method in pair}
+    common = set.intersection(*({record.run.seed for record in own} for own in methods.values()))
+    alike = [
+        replace(record, run=replace(record.run, alpha=0.0, beta=0.0))
+        for own in methods.values()
+        for record in own
+        if record.run.seed in common
+    ]
+    layout = lay_out(alike)
+    return compared(layout.final(curve), pairs, layout.worst(curve))
+
+
+def ends(records: Sequence[Record], curve: str) -> dict[str, Array]:
+    """What every method's runs end with, each with the seeds that it has."""
+    return {method: lay_out(own).final(curve)[method] for method, own in _by_method(records).items()}
+
+
+def late(records: Sequence[Record], curve: str) -> dict[str, Array]:
+    """The mean over the second half of the training, of the methods that have the curve."""
+    own = _by_method(_having(records, curve))
+    return {method: lay_out(some).along(curve, 0.5)[method] for method, some in own.items()}
+
+
+def each(records: Sequence[Record], curve: str, first: int = 0) -> list[Series]:
+    """A line for each method that has the curve, with the settings and seeds that it has."""
+    return _drawn(_having(records, curve), lambda own: learning(own, iqm, curve, first=first))
+
+
+def error_panels(records: Sequence[Record]) -> list[Panel]:
+    """Errors along training, against the truth and against sampled returns; and the former against time."""
+    return [
+        *(Panel(about, STEPS, ERROR, each(records, curve), log_y=True) for curve, about in AGAINST.items()),
+        against_seconds(records),
+    ]
+
+
+def against_seconds(records: Sequence[Record]) -> Panel:
+    """Time is that of all seeds side by side, measuring included; a method with fewer seeds counts as if it had all."""
+    seeds = max(Counter(record.run.method for record in records).values())
+
+    def drawn(own: list[Record]) -> list[Series]:
+        seconds = seeds * float(np.mean([record.seconds for record in own]))
+        steps = own[0].run.steps
+        return [replace(line, x=[seconds * x / steps for x in line.x]) for line in learning(own, iqm, TRUTH)]
+
+    title = f"{AGAINST[TRUTH]}, by time"
+    return Panel(title, f"seconds, {seeds} seeds side by side", ERROR, _drawn(records, drawn), log_y=True)
+
+
+def _drawn(records: Sequence[Record], draw: Callable[[list[Record]], list[Series]]) -> list[Series]:
+    return [series for own in _by_method(records).values() for series in draw(own)]
+
+
+def _by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
+    own = {method: select(records, method=method) for method in METHODS}
+    return {method: some for method, some in own.items() if some}
+
+
+def _having(records: Sequence[Record], curve: str) -> list[Record]:
+    return [record for record in records if curve in record.curves]

@@ -1,0 +1,65 @@
+"""Figures about pictures and games, from tiny data of the real kinds to their summaries."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from atari_samples import AtRandom
+from scipy.io import savemat
+
+from unstale.lab import problems
+from unstale.lab.atari import make_data as made
+from unstale.lab.engine import training
+from unstale.lab.engine.sweep import missing, run_batches
+from unstale.lab.problems import ms_pacman
+from unstale.lab.reproduce import named, runs_of, summarise
+from unstale.lab.store import Store
+
+FIGURES = named(["fig2", "fig9", "fig17", "claim22"])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Photographs of noise, and Ms. Pac-Man played at random."""
+    folder = tmp_path_factory.mktemp("data")
+    numbers = np.random.default_rng(0)
+    (folder / "svhn").mkdir()
+    for split, count in {"train": 40, "test": 20}.items():
+        label = (1 + np.arange(count) % 10).astype(np.uint8)[:, None]
+        picture = numbers.integers(256, size=(32, 32, 3, count), dtype=np.uint8)
+        savemat(folder / "svhn" / f"{split}_32x32.mat", {"X": picture, "y": label})
+    settings = {"transitions": 100, "test": 100, "states": 6, "count": 2, "limit": 20, "jobs": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "SIDE_BY_SIDE", 1)
+        made.make_data("ms_pacman", AtRandom(), folder / "ms_pacman", **settings)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(data, tmp_path_factory):
+    """All runs of the figures at the smallest scale."""
+    forgotten = (problems.load, ms_pacman._recordings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "UNSTALE_DATA", str(data))
+        # What takes the time here is to look at all pictures, again and again.
+        patch.setattr(training, "MEASUREMENTS", 1)
+        patch.setattr(ms_pacman, "MEASURED", 20)
+        for cached in forgotten:
+            cached.cache_clear()
+        torch.set_num_threads(1)
+        kept = Store(tmp_path_factory.mktemp("store"))
+        run_batches(missing(runs_of(FIGURES, "smoke"), kept, "cpu"), kept, "cpu", 1, lambda *told: None)
+    for cached in forgotten:
+        cached.cache_clear()
+    torch.set_flush_denormal(False)
+    return kept
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_a_figure_is_made_of_pictures(figure, store):
+    summary = summarise(figure, "smoke", store)
+    assert {verdict.outcome for verdict in summary.verdicts} == {"inconclusive"} and summary.cut
+    assert all(np.isfinite(series.y).all() for panel in summary.panels for series in panel.series)
