@@ -24,7 +24,7 @@ from machine import describe
 from timing import Timing, interleaved
 
 from unstale.lab import problems
-from unstale.lab.engine.training import Training, _products, _stepper
+from unstale.lab.engine.training import Training, products, stepper
 from unstale.lab.experiment import Run
 from unstale.lab.problems.base import Transitions, ValueSet, seeded
 from unstale.lab.problems.pictures import Film
@@ -77,12 +77,12 @@ class Cell:
 def measure(base: Run, methods: list[str], runs: int, device: str, seconds: float) -> list[Cell]:
     steps: dict[str, Callable[[], None]] = {}
     peaks: dict[str, float] = {}
-    with _products(base.precision):
+    with products(base.precision):
         for method in methods:
             gc.collect()
             before = _memory(device, reset=True)
             training = Training([replace(base, method=method, seed=seed) for seed in range(runs)], device)
-            advance = _stepper(training, 0)
+            advance = stepper(training, 0)
 
             def step(training: Training = training, advance: Callable[[int], None] = advance) -> None:
                 training.feed.fill(UNROLL)

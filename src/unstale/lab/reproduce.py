@@ -45,12 +45,19 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         runs=len(records),
         diverged=sum(record.diverged_at is not None for record in records),
         seconds=origin.seconds,
-        cut="" if scale == "paper" else f"Run at the scale “{scale}”, which is smaller than the paper's.",
+        cut=_cut(figure, scale),
         machines=_machines(origin.values),
         versions=versions,
         commit=", ".join(origin.values["commit"]),
         date=max(origin.values["finished"])[:10],
     )
+
+
+def _cut(figure: Figure, scale: Scale) -> str:
+    if scale == "paper":
+        return ""
+    smaller = f"Run at the scale “{scale}”, which is smaller than the paper's."
+    return f"{smaller} {figure.cut}" if scale == "quick" and figure.cut else smaller
 
 
 def fresh_summaries(store: Store, before: Sequence[Summary]) -> list[Summary]:

@@ -55,8 +55,8 @@ class Actor(nn.Module):
 @dataclass(frozen=True)
 class Expert:
     """Draws actions as likely as its actor likes them, or if ``greedy`` takes the one it likes best; and any one in a
-    share of ``epsilon`` of all steps. Greedy is how action values are meant to be followed. A policy that was trained by
-    drawing from it is to be drawn from: taken at its best, MsPacman's walks into corners and stays there."""
+    share of ``epsilon`` of all steps. Action values are meant to be followed greedily. A policy that was trained
+    by drawing from it is to be drawn from: taken at its best, MsPacman's walks into corners and stays there."""
 
     game: str
     actor: Actor

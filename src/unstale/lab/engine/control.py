@@ -19,7 +19,7 @@ from ..mistakes import UserError, unknown
 from ..records import Record
 from . import methods
 from .checkpoint import Checkpoint
-from .training import Progress, _numbers, _products
+from .training import Progress, numbers_in, products
 
 MEASUREMENTS = 50  # along a run, besides the one before the first step
 EVALUATION_GAMES = 30
@@ -60,7 +60,7 @@ class Control:
     def run(self, progress: Progress = lambda steps: None, checkpoint: Checkpoint | None = None) -> list[Record]:
         """Train to the end, then play whole games. ``progress`` is told of steps as they are made, and may raise to
         stop. What was saved as a checkpoint is gone on from, with new games."""
-        with _products(self.asked.precision):
+        with products(self.asked.precision):
             try:
                 self._train(progress, checkpoint)
             except FloatingPointError:  # the library refuses a loss that is not finite, and leaves everything as it was
@@ -98,7 +98,7 @@ class Control:
             curves=curves | {"evaluation score": np.full(len(at), score)},
             diverged_at=self.diverged_at,
             parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
-            numbers_kept=_numbers(optimizer.state_dict()),
+            numbers_kept=numbers_in(optimizer.state_dict()),
             # Of states, where corrected of successors, and of PPO's policy.
             backward_passes=1 + corrected + isinstance(self.trainer, ppo.PPO),
             seconds=self.trainer.seconds,

@@ -106,7 +106,7 @@ class Training:
     def run(self, progress: Progress = lambda steps: None, checkpoint: Checkpoint | None = None) -> list[Record]:
         """Train to the end. ``progress`` is told of steps as they are made, and may raise to stop. What was saved as a
         checkpoint is gone on from, and the numbers are the same as if nothing had happened."""
-        with _products(self.runs[0].precision):
+        with products(self.runs[0].precision):
             return self._run(progress, checkpoint)
 
     def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
@@ -114,7 +114,7 @@ class Training:
         chunk = max(1, steps // MEASUREMENTS, min(steps, RARELY) if self.network.work > LARGE else 0)
         at, measured, seconds = self._resume(checkpoint, chunk)
         started = time.perf_counter() - seconds
-        advance = _stepper(self, at[-1] if at else 0)
+        advance = stepper(self, at[-1] if at else 0)
         if at:
             progress(at[-1] * self.asked)
         while not at or at[-1] < steps:
@@ -275,7 +275,7 @@ class Training:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
         diverged = self.diverged_at.tolist()
         vectors = 1 if self.correction is None else 2  # momentum, and what the last step was
-        kept = _numbers(self.memory) // len(self.runs) + vectors * self.network.size
+        kept = numbers_in(self.memory) // len(self.runs) + vectors * self.network.size
         return [
             Record(
                 run=run,
@@ -291,16 +291,16 @@ class Training:
         ]
 
 
-def _numbers(memory: Any) -> int:
+def numbers_in(memory: Any) -> int:
     """How many numbers are remembered."""
     if isinstance(memory, Tensor):
         return memory.numel()
     parts = memory.values() if isinstance(memory, dict) else memory if isinstance(memory, list) else ()
-    return sum(_numbers(part) for part in parts)
+    return sum(numbers_in(part) for part in parts)
 
 
 @contextmanager
-def _products(precision: str) -> Iterator[None]:
+def products(precision: str) -> Iterator[None]:
     """How precisely a GPU multiplies float32, and that it looks for the quickest way to convolve."""
     rounds = precision == "tf32"
     before = torch.get_float32_matmul_precision()
@@ -312,7 +312,7 @@ def _products(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _stepper(training: Training, made: int) -> Callable[[int], None]:
+def stepper(training: Training, made: int) -> Callable[[int], None]:
     """A function that makes a number of steps after those ``made``: one by one, or on a GPU many at a time, as a graph
     that was recorded."""
     if training.theta.is_cuda:

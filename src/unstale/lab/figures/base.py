@@ -88,3 +88,4 @@ class Figure:
     runs: Callable[[Scale], list[Run]]
     panels: Callable[[Sequence[Record]], list[Panel]]
     judge: Callable[[Sequence[Record]], list[Verdict]]
+    cut: str = ""  # what of the settings the scale "quick" leaves out, and why, where that is what was published

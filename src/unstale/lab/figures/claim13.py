@@ -11,7 +11,7 @@ from .base import Figure, Panel, Verdict
 from .claim23 import GAME_STEPS, scored
 from .claim23 import GRID as SARSA
 from .curves import learning
-from .grids import Grid, seeds
+from .grids import FOR_WANT_OF_TIME, Grid, seeds
 from .judging import better, compared, conclude, corrected, no_better, within
 from .layout import lay_out, select
 from .words import name, number, typical
@@ -98,4 +98,5 @@ FIGURE = Figure(
     runs=lambda scale: [*PPO(scale), *SARSA(scale)],
     panels=panels,
     judge=judge,
+    cut=f"60,000 steps of PPO and 100,000 of Sarsa, which is the beginning of learning: {FOR_WANT_OF_TIME}",
 )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..records import Record
 from .base import Figure, Panel, Verdict
+from .grids import FOR_WANT_OF_TIME
 from .judging import Part, better, conclude, decided, told
 from .layout import select
 from .pacman import AGAINST, PLAY, TRUTH, ends, error_panels, paired, resolved
@@ -84,4 +85,5 @@ FIGURE = Figure(
     runs=GRID,
     panels=panels,
     judge=judge,
+    cut=f"5 seeds and 10,000 steps: {FOR_WANT_OF_TIME}",
 )

@@ -8,6 +8,7 @@ from ..records import Record
 from .base import Figure, Panel, Verdict
 from .fig9 import in_the_papers_setting
 from .fig16 import MUCH
+from .grids import FOR_WANT_OF_TIME
 from .judging import Part, better, compared, conclude, corrected
 from .layout import lay_out, select
 from .pacman import AGAINST, TRUTH, ends, error_panels, resolved
@@ -57,4 +58,5 @@ FIGURE = Figure(
     runs=lambda scale: in_the_papers_setting(scale, METHODS),
     panels=panels,
     judge=judge,
+    cut=f"5 seeds and 20,000 steps: {FOR_WANT_OF_TIME}",
 )

@@ -11,8 +11,8 @@ EXPLANATIONS: dict[str, str] = {
     "the same root. “literal” is the paper's recursion, which takes α μ̂ for the last step although that was divided; "
     "without it, the correction sees the step that was made. “By window” is the full correction of large networks, "
     "made of the gradients of the last 2/(1-β) batches instead of a matrix, with this library's bound.",
-    "The truth": "of MsPacman's values: the mean of many games continued from the same state, less what the mean itself "
-    "is off by. A single sampled return, the paper's yardstick, differs from it by chance.",
+    "The truth": "of MsPacman's values: the mean of many games continued from the same state, less what that mean is "
+    "off by. A single sampled return, the paper's yardstick, differs from it by chance.",
     "Pairs": "for the same seed, every method sees the same data and starts from the same weights, so that methods "
     "are compared run for run.",
     "Difference and effect": "how much larger the error of a is than its pair's, in the typical pair: −0.25 is an "
