@@ -267,6 +267,19 @@ def test_what_true_values_are_off_by_is_taken_off(monkeypatch):
     torch.testing.assert_close(measured["truth"] + 0.125, measured["evaluation"])
 
 
+def test_agreement_does_not_depend_on_how_many_steps_are_looked_at_together(monkeypatch):
+    run = replace(
+        CASES["small"], method="adam", alpha=0.003, steps=10, measure=("drift", "agreement", "batch agreement")
+    )
+    (whole,) = Training([run], "cpu").run()
+    monkeypatch.setattr("unstale.lab.engine.instruments.LINEARIZED", 1)
+    (apart,) = Training([run], "cpu").run()
+    assert whole.curves.keys() == apart.curves.keys()
+    for name, curve in whole.curves.items():
+        np.testing.assert_allclose(apart.curves[name], curve, rtol=1e-12)
+    assert 0 < whole.curves["agreement if uncorrected"][-1] < 1
+
+
 def test_errors_do_not_depend_on_how_many_pictures_are_looked_at_together(monkeypatch):
     def measured():
         training = Training([CASES["small"]], "cpu")

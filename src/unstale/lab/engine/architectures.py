@@ -73,7 +73,7 @@ def _look(pictures: Pictures, run: Run) -> Look:
 
     def look(state: Tensor) -> Tensor:
         """``[..., rows, channels, pixels]`` of the pictures that states number."""
-        return pictures.look(state[..., 0], dtype).flatten(-2)
+        return pictures.look(state[..., 0], dtype).flatten(-2).mT.contiguous().mT  # as convolutions like them
 
     return look
 

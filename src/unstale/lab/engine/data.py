@@ -25,6 +25,10 @@ class Samples(NamedTuple):
         value, successor = values.chunk(2, -1)
         return value - (self.reward + self.discount * (successor if following is None else following))
 
+    def at(self, some: slice) -> Samples:
+        """Some of the first dimension."""
+        return Samples(self.rows[some], self.reward[some], None if self.discount is None else self.discount[some])
+
     def parts(self, size: int) -> Iterator[tuple[slice, Samples]]:
         """The same samples, at most ``size`` at a time."""
         rows = self.rows.unflatten(-2, (-1, self.reward.shape[-1]))

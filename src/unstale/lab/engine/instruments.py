@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +21,9 @@ from .data import Samples
 
 if TYPE_CHECKING:
     from .training import Training
+
+
+LINEARIZED = 1e10  # numbers of per-sample gradients, were all of them written out, that are looked at together
 
 
 class Recent:
@@ -50,30 +53,44 @@ def drift(training: Training) -> dict[str, Tensor]:
 def agreement(training: Training) -> dict[str, Tensor]:
     """Mean cosines with the true gradients at today's parameters, ``[runs]``: of samples' corrected gradients; of whole
     batches' corrected gradients; and of whole batches' gradients as they were, stale."""
-    then, now, corrected, exists = _then_and_now(training)
-    (v_then, _), (v_now, _) = then.matrices(), now.matrices()
-    by_sample = cosine_similarity(v_then, v_now, dim=-1) * torch.sign(corrected * now.slope)
-    return {"agreement": _mean(by_sample.mean(-1), exists, when_none=1.0), **_of_batches(then, now, corrected, exists)}
+    return _cosines(training, [_of_samples, _of_batches])
 
 
 def batch_agreement(training: Training) -> dict[str, Tensor]:
-    return _of_batches(*_then_and_now(training))
+    return _cosines(training, [_of_batches])
 
 
-def _of_batches(then: Linearization, now: Linearization, corrected: Tensor, exists: Tensor) -> dict[str, Tensor]:
+# From batches as they were and as they are, and the slopes that a Taylor expansion gives them, ``[steps, runs]`` each.
+Cosines = Callable[[Linearization, Linearization, Tensor], dict[str, Tensor]]
+
+
+def _of_samples(then: Linearization, now: Linearization, corrected: Tensor) -> dict[str, Tensor]:
+    (v_then, _), (v_now, _) = then.matrices(), now.matrices()
+    by_sample = cosine_similarity(v_then, v_now, dim=-1) * torch.sign(corrected * now.slope)
+    return {"agreement": by_sample.mean(-1)}
+
+
+def _of_batches(then: Linearization, now: Linearization, corrected: Tensor) -> dict[str, Tensor]:
     true = now.semi_gradient()
-    cosines = {
+    return {
         "agreement of batches": cosine_similarity(then.gradient(corrected), true, dim=-1),
         "agreement if uncorrected": cosine_similarity(then.semi_gradient(), true, dim=-1),
     }
-    return {name: _mean(cosine, exists, when_none=1.0) for name, cosine in cosines.items()}
 
 
-def _then_and_now(training: Training) -> tuple[Linearization, Linearization, Tensor, Tensor]:
-    """Recent batches as they were and as they are; the slopes that a Taylor expansion gives them; which exist."""
+def _cosines(training: Training, kinds: Sequence[Cosines]) -> dict[str, Tensor]:
+    """Means over the recent steps that exist, of which few are looked at together: per-sample gradients take room."""
     past, exists = _recent(training).before(training.step_number)
-    then, now = _linearized(training, past), _linearized(training, training.theta.expand_as(past))
-    return then, now, then.slope + then.curvature * then.shift(training.theta - past), exists
+    batches = _by_step(training.feed.recent(until=1), len(past))
+    room = int(LINEARIZED / (training.network.size * len(training.runs) * training.runs[0].batch))
+    found: list[dict[str, Tensor]] = []
+    for start in range(0, len(past), max(1, room)):
+        some = slice(start, start + max(1, room))
+        theta, samples = past[some], batches.at(some)
+        then, now = (_linearized(training, at, samples) for at in (theta, training.theta.expand_as(theta)))
+        corrected = then.slope + then.curvature * then.shift(training.theta - theta)
+        found.append({name: cosine for kind in kinds for name, cosine in kind(then, now, corrected).items()})
+    return {name: _mean(torch.cat([part[name] for part in found]), exists, when_none=1.0) for name in found[0]}
 
 
 class TrustLog:
@@ -106,20 +123,23 @@ def _recent(training: Training) -> Recent:
     return training.recent
 
 
-def _linearized(training: Training, theta: Tensor) -> Linearization:
-    """Recent batches, each at its own row of ``theta [steps, runs, n]``."""
-    samples, steps = training.feed.recent(until=1), len(theta)
+def _by_step(samples: Samples, steps: int) -> Samples:
+    """One long batch of states and one of successors, taken apart into the batches they were made of, ``[steps, runs]``
+    each."""
     assert samples.discount is not None
 
-    def by_step(x: Tensor) -> Tensor:
+    def apart(x: Tensor) -> Tensor:
         return x.unflatten(1, (steps, -1)).movedim(1, 0)
 
-    # One long batch of states and one of successors, taken apart into the batches they were made of.
-    rows = torch.cat([by_step(part) for part in samples.rows.chunk(2, -2)], 2)
-    batches = Samples(rows, by_step(samples.reward), by_step(samples.discount))
-    seen = training.network.forward(theta, rows)
-    _, slope, curvature = training.network.head.loss(batches.residual(seen.values))
-    return training.network.linearize(theta, seen, batches.discount, slope, curvature)
+    rows = torch.cat([apart(part) for part in samples.rows.chunk(2, -2)], 2)
+    return Samples(rows, apart(samples.reward), apart(samples.discount))
+
+
+def _linearized(training: Training, theta: Tensor, samples: Samples) -> Linearization:
+    """Batches, each at its own row of ``theta [steps, runs, n]``."""
+    seen = training.network.forward(theta, samples.rows)
+    _, slope, curvature = training.network.head.loss(samples.residual(seen.values))
+    return training.network.linearize(theta, seen, samples.discount, slope, curvature)
 
 
 def _mean(x: Tensor, exists: Tensor, when_none: float) -> Tensor:

@@ -2,8 +2,8 @@
 
 A dense layer sees vectors as columns, ``[..., inputs, rows]``: layers are narrow and rows many, and both the matrix
 products and the activations of a CPU are several times as fast along a long last axis. A convolution sees pictures,
-``[..., rows, channels, places]``. What a layer keeps of them is what its matrix meets: columns below a 1 that meets the
-bias, or the patches that a kernel sees.
+``[..., rows, channels, places]``, in memory with the channels of a place side by side, as torch's convolutions like them.
+What a layer keeps is columns below a 1 that meets the bias, or pictures.
 
 Index letters: ``t`` is 0 for a state and 1 for its successor, ``k`` counts samples, ``l`` positions in a picture, ``i``
 and ``o`` inputs and outputs of a layer.
@@ -198,8 +198,9 @@ def _run_by_run(work: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, 
     runs = torch.broadcast_shapes(x.shape[: -own[0]], y.shape[: -own[1]])
     if not runs:
         return work(x, y)
-    each = [t.expand(*runs, *t.shape[-n:]).reshape(-1, *t.shape[-n:]) for t, n in zip((x, y), own, strict=True)]
-    return torch.stack([work(*pair) for pair in zip(*each, strict=True)]).unflatten(0, runs)
+    each = [t.expand(*runs, *t.shape[-n:]).flatten(0, len(runs) - 1) for t, n in zip((x, y), own, strict=True)]
+    # What comes out has its channels side by side; so does the stack of it.
+    return torch.stack([work(*pair).mT for pair in zip(*each, strict=True)]).mT.unflatten(0, runs)
 
 
 def _square(x: Tensor) -> Tensor:

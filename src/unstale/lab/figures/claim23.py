@@ -91,6 +91,6 @@ FIGURE = Figure(
     runs=GRID,
     panels=panels,
     judge=judge,
-    cut="8 games side by side and 100,000 steps, on two cores of a CPU; the paper tells neither how many steps its agents "
-    "learned from nor what they scored.",
+    cut="8 games side by side and 100,000 steps, on a CPU; the paper tells neither how many steps its agents learned "
+    "from nor what they scored.",
 )
