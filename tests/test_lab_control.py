@@ -16,6 +16,7 @@ from unstale.lab.engine.control import Control, is_control
 from unstale.lab.engine.plan import cost, plan
 from unstale.lab.engine.sweep import missing, run_batches
 from unstale.lab.experiment import Run, grid
+from unstale.lab.figures.claim23 import scored
 from unstale.lab.mistakes import UserError
 from unstale.lab.store import Store
 
@@ -62,7 +63,8 @@ def test_a_run_is_recorded_like_any_other(tmp_path, run, method):
     record = sweep(store, run, progress)
     assert sum(steps) == run.steps
     assert record.at.tolist() == np.linspace(0, run.steps, 51).round().tolist()
-    assert set(record.curves) == CURVES | {"evaluation score"}
+    # No game ends in so few steps.
+    assert set(record.curves) == CURVES - {"score"} | {"evaluation score"}
     assert all(np.isfinite(curve).all() and len(curve) == 51 for curve in record.curves.values())
     assert record.curves["drift"].min() > 0  # without a correction too
     for kind in ("of batches", "if uncorrected"):
@@ -137,7 +139,23 @@ def test_a_run_that_diverges_ends_there(tmp_path, monkeypatch):
 
     record = sweep(Store(tmp_path), replace(SARSA, method="adam"), begin)
     assert record.diverged_at == 20
-    assert all(np.isfinite(curve).all() for curve in record.curves.values())
+    assert set(record.curves) == CURVES | {"evaluation score"}
+    # One point was measured, without drift, and no game had ended.
+    for name, finite in {"staleness": True, "bounded": True, "drift": False, "score": False}.items():
+        assert (np.isfinite(record.curves[name]) == (finite & (record.at < 20))).all()
+    assert set(record.curves["evaluation score"]) == {np.inf}
+    assert scored([record])[0].curves["evaluation score"][-1] == 1
+
+
+def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):
+    def diverges(model, batch):
+        value = model(batch.state)[:, 0]
+        return value, value * torch.inf
+
+    monkeypatch.setattr(control.sarsa, "sarsa_values", diverges)
+    record = sweep(Store(tmp_path), replace(SARSA, method="adam"))
+    assert record.diverged_at == 0 and set(record.curves) == CURVES | {"evaluation score"}
+    assert all(np.isinf(curve).all() for curve in record.curves.values())
 
 
 @pytest.mark.parametrize(
@@ -170,6 +188,7 @@ def test_games_that_are_not_installed_are_one_line(monkeypatch):
 
 
 def test_values_are_carried_forward_to_marks():
-    values = control._carried(np.array([0, 10, 20, 30]), [5, 20, 25], [np.nan, 2.0, 3.0])
-    assert values.tolist() == [2, 2, 2, 3]
-    assert control._carried(np.array([0, 10]), [5], [np.nan]).tolist() == [0, 0]
+    at, read = np.array([0, 10, 20, 30, 40]), ([5, 20, 25], [np.nan, 2.0, 3.0])
+    assert control._carried(at, control._known(*read, None)).tolist() == [2, 2, 2, 3, 3]
+    assert control._carried(at, control._known(*read, 35)).tolist() == [2, 2, 2, 3, np.inf]
+    assert control._known([5], [np.nan], None) == []

@@ -18,7 +18,7 @@ from unstale.lab.problems import ms_pacman
 from unstale.lab.reproduce import named, runs_of, summarise
 from unstale.lab.store import Store
 
-FIGURES = named(["fig2", "fig9", "fig17", "claim22"])
+FIGURES = named(["fig2", "fig9", "fig9_tuned", "fig17", "claim22"])
 
 
 @pytest.fixture(scope="module")

@@ -206,6 +206,23 @@ def test_the_clock_ends_a_run_and_fades_its_learning_rate():
     assert list(run) == []
 
 
+def test_a_run_that_the_clock_ends_is_measured_to_its_end():
+    ppo = PPO(Settings(games=2, rollout=8, minibatch=16, epochs=1, minutes=0.5))
+    points = measured(ppo, every=2)
+    assert next(points).steps == 32
+    learn = ppo.learn
+
+    def learn_for_a_minute(rollout):
+        learn(rollout)
+        ppo.seconds += 60
+
+    ppo.learn = learn_for_a_minute
+    assert [point.steps for point in points] == [48]
+    ended = PPO(Settings(games=2, rollout=8, minibatch=16, epochs=1, minutes=0.5))
+    ended.seconds = 30.0
+    assert list(measured(ended, every=2)) == []
+
+
 @pytest.mark.parametrize("correction", ["window", "diagonal", "none"])
 def test_a_corrected_critic_tells_of_its_drift(correction):
     ppo = PPO(Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32, n_step=5, correction=correction))

@@ -192,6 +192,43 @@ class OneButton:
 PRESS = SimpleNamespace(game="made up", act=lambda frames, numbers: torch.full((len(frames),), 2))
 
 
+@pytest.mark.parametrize("moves", [0, 1, 2])
+def test_a_player_that_is_interrupted_at_any_move_waits_for_nothing(monkeypatch, moves):
+    """Nothing is asked for that was not sent: the emulator would wait for it for ever."""
+
+    class Strict(OneButton):
+        sent, closed = 0, False
+
+        def send(self, actions):
+            super().send(actions)
+            self.sent += 1
+
+        def recv(self):
+            assert self.sent == 1
+            self.sent = 0
+            return super().recv()
+
+        def close(self):
+            self.closed = True
+
+    def act(frames, numbers):
+        if next(left) == 0:
+            raise KeyboardInterrupt
+        return PRESS.act(frames, numbers)
+
+    game, left = Strict([5, 5]), iter(range(moves, -1, -1))
+    monkeypatch.setattr(sarsa, "make_games", lambda *given: game)
+    playing = Games(SMALL, PRESS, numbers(), CPU)
+    with pytest.raises(KeyboardInterrupt):
+        playing.play(SimpleNamespace(game="made up", act=act))
+    playing.close()
+    assert game.closed
+    whole = Strict([5, 5])
+    monkeypatch.setattr(sarsa, "make_games", lambda *given: whole)
+    Games(SMALL, PRESS, numbers(), CPU).close()
+    assert whole.closed and whole.sent == 0
+
+
 def test_scores_are_of_single_games(monkeypatch):
     monkeypatch.setattr(sarsa, "make_games", lambda game, count, seed: OneButton([2, 3]))
     _, scores = Games(replace(SMALL, n_step=6), PRESS, numbers(), CPU).play(PRESS)

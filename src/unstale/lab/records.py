@@ -20,4 +20,4 @@ class Record:
     parameters: int
     numbers_kept: int  # what the optimizer remembers besides the parameters
     backward_passes: int  # per step
-    seconds: float  # its share of the batch's time
+    seconds: float  # its share of what the steps of its batch took, without measuring

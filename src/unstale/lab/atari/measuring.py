@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import unstale
 
 WATCHED_BATCHES = 5  # in one reading of drift: to look again at every batch that momentum remembers would take long
+OVER = object()
 UNWATCHED = 3  # turns for each one that is watched, at least: being watched takes time
 
 
@@ -61,7 +62,8 @@ class Point(NamedTuple):
 
 
 def measured(trainer: Trainer, every: int) -> Iterator[Point]:
-    """Trains to the end, with a point after ``every`` so many turns and after the last. For drift, the turns before a
+    """Trains to the end, be it that of the steps or of the time, with a point after ``every`` so many turns and after
+    the last. For drift, the turns before a
     point are watched, as many as momentum remembers. They take longer, so not every point has it where points are
     close."""
     horizon = unstale.paper_horizon(trainer.optimizer.momentum_beta)
@@ -69,7 +71,7 @@ def measured(trainer: Trainer, every: int) -> Iterator[Point]:
     watched = math.ceil(horizon / trainer.updates_a_turn)
     between_readings = min(turns, every * math.ceil((1 + UNWATCHED) * watched / every))
     batches = min(horizon, between_readings * trainer.updates_a_turn)
-    learning, monitor = trainer.run(), None
+    learning, monitor, told = trainer.run(), None, trainer.steps
     try:
         for turn in range(trainer.steps // trainer.steps_a_turn + 1, turns + 1):
             to_reading = -turn % between_readings
@@ -77,14 +79,18 @@ def measured(trainer: Trainer, every: int) -> Iterator[Point]:
                 monitor = unstale.diagnostics.Monitor(
                     trainer.optimizer, horizon, every=max(1, batches // WATCHED_BATCHES)
                 )
-            next(learning)
+            if next(learning, OVER) is OVER:  # by the clock
+                break
             drift = None
             if monitor is not None and to_reading == 0:
                 drift = monitor.read()
                 monitor.close()
                 monitor = None
             if turn % every == 0 or turn == turns:
+                told = trainer.steps
                 yield _point(trainer, drift)
+        if trainer.steps > told:
+            yield _point(trainer, None)
     finally:
         if monitor is not None:
             monitor.close()

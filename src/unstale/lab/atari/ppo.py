@@ -137,8 +137,8 @@ class PPO:
         return min(1.0, max(self.steps / self.settings.steps, by_clock))
 
     def learn(self, rollout: Rollout) -> None:
-        """Several passes over a rollout. Learning rate and entropy fade over the run: in the end the actor is to act
-        greedily."""
+        """Several passes over a rollout. Learning rate and entropy fade over the run: in the end the actor is still
+        drawn from, but nothing keeps it undecided for the sake of exploring."""
         settings = self.settings
         left = 1 - self.done()
         for group in self.optimizer.param_groups:

@@ -179,12 +179,14 @@ class Games:
         self._games = make_games(settings.game, settings.games, seed)
         frames, info = self._games.reset()
         self._lives, self._scores = info["lives"], np.zeros(settings.games)
+        self._under_way = False  # whether actions were sent whose outcome was not asked for yet
         self._decide(frames, policy)
 
     def play(self, policy: Policy) -> tuple[Rollout, list[float]]:
         """The next steps of every game, and the scores of the games that ended meanwhile."""
         states, actions, steps, finished = [self._state], [self._action], [], []
         for _ in range(self._settings.n_step):
+            self._under_way = False
             frames, rewards, terminated, truncated, info = self._games.recv()
             over, lost = terminated | truncated, info["lives"] < self._lives
             self._lives = info["lives"]
@@ -200,13 +202,15 @@ class Games:
         return Rollout(torch.stack(states), torch.stack(actions), *outcomes), finished
 
     def close(self) -> None:
-        self._games.recv()  # the step that is under way
+        if self._under_way:
+            self._games.recv()
         self._games.close()
 
     def _decide(self, frames: np.ndarray, policy: Policy) -> None:
         self._state = torch.from_numpy(frames).to(self._device)
         self._action = policy.act(self._state, self._numbers)
         self._games.send(self._action.numpy())
+        self._under_way = True
 
 
 class Sarsa:

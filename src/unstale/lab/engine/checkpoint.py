@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import torch
 
+import unstale
+
 EVERY = 120.0  # seconds
 
 
 class Checkpoint:
-    """One file, which appears whole or not at all. One that cannot be read counts as none: the work is done again."""
+    """One file, which appears whole or not at all. One that cannot be read, or is another version's, counts as none:
+    the work is done again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,16 +29,17 @@ class Checkpoint:
 
     def save(self, state: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".unfinished")
-        torch.save(state, unfinished)
+        unfinished = self.path.with_suffix(f".{os.getpid()}.unfinished")  # another process may be at the same work
+        torch.save({"version": unstale.__version__, "state": state}, unfinished)
         unfinished.replace(self.path)
         self._saved = time.monotonic()
 
     def load(self, device: str) -> dict[str, Any] | None:
         """What was saved, on that device, or nothing."""
         try:
-            return torch.load(self.path, map_location=device, weights_only=True)
-        except (OSError, EOFError, RuntimeError, AttributeError, KeyError, pickle.UnpicklingError):
+            found = torch.load(self.path, map_location=device, weights_only=True)
+            return found["state"] if found["version"] == unstale.__version__ else None
+        except (OSError, EOFError, RuntimeError, AttributeError, KeyError, TypeError, pickle.UnpicklingError):
             return None
 
     def remove(self) -> None:

@@ -65,9 +65,7 @@ class Control:
                 self._train(progress, checkpoint)
             except FloatingPointError:  # the library refuses a loss that is not finite, and leaves everything as it was
                 self.diverged_at = self.trainer.steps
-            games = min(EVALUATION_GAMES, 1 + self.asked.steps // 1000)  # a run that only tries things out plays few
-            scores = evaluate(self.trainer.policy(), games, self.asked.seed)
-        return [self._record(float(np.mean(scores)))]
+            return [self._record(self._evaluated())]
 
     def _train(self, progress: Progress, checkpoint: Checkpoint | None) -> None:
         saved = checkpoint.load(self.device) if checkpoint is not None else None
@@ -83,19 +81,27 @@ class Control:
                 checkpoint.save({"trainer": self.trainer.state_dict(), "points": [tuple(p) for p in self.points]})
             progress(min(point.steps, self.asked.steps) - before)
 
+    def _evaluated(self) -> float:
+        """The mean score of whole games, played after the training; infinite, like all else, if that diverged."""
+        if self.diverged_at is not None:
+            return math.inf
+        games = min(EVALUATION_GAMES, 1 + self.asked.steps // 1000)  # a run that only tries things out plays few
+        return float(np.mean(evaluate(self.trainer.policy(), games, self.asked.seed)))
+
     def _record(self, score: float) -> Record:
         run, optimizer = self.asked, self.trainer.optimizer
         at = np.linspace(0, run.steps, MEASUREMENTS + 1).round().astype(int)
         steps = [min(point.steps, run.steps) for point in self.points]
-        curves = {
-            name: _carried(at, steps, [getattr(point, field) for point in self.points])
-            for name, field in CURVES.items()
-        }
+        curves = {"evaluation score": np.full(len(at), score)}
+        for name, field in CURVES.items():
+            known = _known(steps, [getattr(point, field) for point in self.points], self.diverged_at)
+            if known:  # a curve that was never measured is none
+                curves[name] = _carried(at, known)
         corrected = methods.METHODS[run.method].correction != "none"
         return Record(
             run=run,
             at=at,
-            curves=curves | {"evaluation score": np.full(len(at), score)},
+            curves=curves,
             diverged_at=self.diverged_at,
             parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
             numbers_kept=numbers_in(optimizer.state_dict()),
@@ -156,10 +162,13 @@ def _trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
     )
 
 
-def _carried(at: np.ndarray, steps: Sequence[int], values: Sequence[float]) -> np.ndarray:
-    """The last value known at each mark, before the first that one, and 0 where there is none at all."""
+def _known(steps: Sequence[int], values: Sequence[float], diverged_at: int | None) -> list[tuple[int, float]]:
+    """The steps at which something was measured, with its values; from a divergence on it is infinite."""
     known = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
-    if not known:
-        return np.zeros(len(at))
+    return known if diverged_at is None else [*known, (diverged_at, math.inf)]
+
+
+def _carried(at: np.ndarray, known: Sequence[tuple[int, float]]) -> np.ndarray:
+    """The last value known at each mark. Marks before the first reading get that one: it is the nearest there is."""
     place = np.searchsorted([step for step, _ in known], at, side="right") - 1
     return np.array([value for _, value in known])[place.clip(min=0)]

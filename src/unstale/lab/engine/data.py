@@ -19,11 +19,12 @@ class Samples(NamedTuple):
     discount: Tensor | None  # [..., k]
 
     def residual(self, values: Tensor, following: Tensor | None = None) -> Tensor:
-        """``δ [..., k]`` of the values of the rows; ``following`` stands in for those of the successors."""
+        """``δ [..., k]`` of the values of the rows; or of the states' alone, where ``following`` has the successors'."""
         if self.discount is None:
             return values - self.reward
-        value, successor = values.chunk(2, -1)
-        return value - (self.reward + self.discount * (successor if following is None else following))
+        if following is None:
+            values, following = values.chunk(2, -1)
+        return values - (self.reward + self.discount * following)
 
     def at(self, some: slice) -> Samples:
         """Some of the first dimension."""

@@ -2,7 +2,7 @@
 
 A dense layer sees vectors as columns, ``[..., inputs, rows]``: layers are narrow and rows many, and both the matrix
 products and the activations of a CPU are several times as fast along a long last axis. A convolution sees pictures,
-``[..., rows, channels, places]``, in memory with the channels of a place side by side, as torch's convolutions like them.
+``[..., rows, channels, places]``, in memory with the channels of a place side by side, as convolutions like them.
 What a layer keeps is columns below a 1 that meets the bias, or pictures.
 
 Index letters: ``t`` is 0 for a state and 1 for its successor, ``k`` counts samples, ``l`` positions in a picture, ``i``

@@ -30,7 +30,8 @@ DIVERGED = 1e6
 CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
 # Measuring a network of so many multiply-adds a row costs as much as hundreds of steps, and waits for a thousand.
-LARGE, RARELY = 1e6, 1000
+# Instruments look back on few of its steps: the parameters of each are kept.
+LARGE, RARELY, RECENT = 1e6, 1000, 20
 # All that a step reads and writes, besides the batches.
 STATE = (
     "theta",
@@ -62,7 +63,7 @@ class Training:
     def __init__(self, runs: Sequence[Run], device: str) -> None:
         first = runs[0]
         self.asked = len(runs)
-        self.runs = runs = list(runs) * (2 if len(runs) == 1 else 1)
+        self.runs = runs = list(runs) * (2 if len(runs) == 1 and device == "cpu" else 1)
         self.method = methods.METHODS[first.method]
         self.problem = problems.load(first.problem)
         dtype = torch.float64 if first.precision == "float64" else torch.float32
@@ -70,6 +71,8 @@ class Training:
         self.correction = methods.build(first, self.network)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
+        if self.network.work > LARGE and not self.is_oracle:
+            horizon = min(horizon, RECENT)
         self.feed = Feed(self.problem, [run.seed for run in runs], first.batch, first.n_step, horizon, device, dtype)
 
         def column(values: list[float]) -> Tensor:
@@ -112,8 +115,7 @@ class Training:
     def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
         steps = self.runs[0].steps
         chunk = max(1, steps // MEASUREMENTS, min(steps, RARELY) if self.network.work > LARGE else 0)
-        at, measured, seconds = self._resume(checkpoint, chunk)
-        started = time.perf_counter() - seconds
+        at, measured, seconds = self._resume(checkpoint)
         advance = stepper(self, at[-1] if at else 0)
         if at:
             progress(at[-1] * self.asked)
@@ -123,14 +125,13 @@ class Training:
             self.feed.fill(count)
             if not at:
                 at, measured = [0], [self.measure()]
-            advance(count)
+            seconds += _timed(advance, count, self.theta.device)
             at.append(done + count)
             measured.append(self.measure())
             progress(count * self.asked)
             if checkpoint is not None and checkpoint.is_due and at[-1] < steps:
-                saved = {"at": at, "measured": measured, "seconds": time.perf_counter() - started}
-                checkpoint.save(self._state() | saved)
-        return self._records(np.array(at), measured, time.perf_counter() - started)
+                checkpoint.save(self._state() | {"at": at, "measured": measured, "seconds": seconds})
+        return self._records(np.array(at), measured, seconds)
 
     def _state(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in STATE}
@@ -138,8 +139,8 @@ class Training:
         state["trust"] = None if self.trust_log is None else self.trust_log.sums
         return state
 
-    def _resume(self, checkpoint: Checkpoint | None, chunk: int) -> tuple[list[int], list[dict[str, Tensor]], float]:
-        """Where the runs are, what was measured on the way, and how long it took."""
+    def _resume(self, checkpoint: Checkpoint | None) -> tuple[list[int], list[dict[str, Tensor]], float]:
+        """Where the runs are, what was measured on the way, and how long the steps took."""
         saved = checkpoint.load(str(self.theta.device)) if checkpoint is not None else None
         if saved is None:
             return [], [], 0.0
@@ -208,14 +209,15 @@ class Training:
         return slope / self.runs[0].batch, curvature / self.runs[0].batch
 
     def _evaluate(self, samples: Samples) -> tuple[Pass, Tensor]:
-        """A forward pass, and the residuals ``[runs, k]``."""
-        seen = self.network.forward(self.theta, samples.rows)
-        if self.target is None:
+        """A forward pass, of states alone where their successors have a network of their own; and the residuals."""
+        if self.target is None or samples.discount is None:
+            seen = self.network.forward(self.theta, samples.rows)
             return seen, samples.residual(seen.values)
         fresh = self.step_number % self.method.target_every == 0
         self.target.copy_(torch.where(fresh, self.theta, self.target))
-        successors = self.network.values(self.target, samples.rows.chunk(2, -2)[1])
-        return seen, samples.residual(seen.values, successors)
+        states, successors = samples.rows.chunk(2, -2)
+        seen = self.network.forward(self.theta, states)
+        return seen, samples.residual(seen.values, self.network.values(self.target, successors))
 
     def _batch(self, samples: Samples, seen: Pass, slope: Tensor, curvature: Tensor) -> Batch:
         if self.correction is None and not self.method.linearizes:
@@ -289,6 +291,15 @@ class Training:
             )
             for i, run in enumerate(self.runs[: self.asked])
         ]
+
+
+def _timed(advance: Callable[[int], None], count: int, device: torch.device) -> float:
+    """Seconds that so many steps take."""
+    started = time.perf_counter()
+    advance(count)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
 
 
 def numbers_in(memory: Any) -> int:

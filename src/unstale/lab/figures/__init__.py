@@ -20,6 +20,7 @@ from . import (
     fig7,
     fig8,
     fig9,
+    fig9_tuned,
     fig10,
     fig11,
     fig12,
@@ -33,7 +34,7 @@ from . import (
 )
 from .base import Figure
 
-_TO_9 = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9)
+_TO_9 = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, fig9_tuned)
 _TO_19 = (fig10, fig11, fig12, fig13, fig14, fig15, fig16, fig17, fig18, fig19)
 _CLAIMS = (claim13, claim20, claim21, claim22, claim23, claim24, claim25)
 

@@ -8,11 +8,11 @@ from ..records import Record
 from ..statistics import Array, counted, iqm
 from .agreement import KINDS, OPPOSITE, cosines, disagreement
 from .base import Figure, Panel, Verdict
-from .claim23 import GAME_STEPS, scored
+from .claim23 import GAME_STEPS, LONG, scored
 from .claim23 import GRID as SARSA
 from .curves import learning
 from .grids import FOR_WANT_OF_TIME, Grid, seeds
-from .judging import better, compared, conclude, corrected, no_better, within
+from .judging import better, compared, conclude, corrected, no_better, too_soon, within
 from .layout import lay_out, select
 from .words import name, number, typical
 
@@ -59,15 +59,16 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    """Scores are those of the last games; drift and cosines, means over the second half of the training."""
+    """Scores are those of the last games, which say something after a long training; drift and cosines, means over the second half of the training."""
     layout, playing = lay_out(records), lay_out(scored(records))
     ended, drifts = playing.final("score"), layout.along("drift", 0.5)
     # A score is no error: more of it is better, so that Adam's, if no less, is no worse.
     scores = compared(ended, [("adam", "adam_window")], playing.worst("score"))
     drift = compared(drifts, [("adam_window", "adam")], layout.worst("drift", drifts))
     [score, drifting], _ = corrected([*scores, *drift])
+    gain, steps = no_better(score, "scores no less than"), records[0].run.steps
     parts = [
-        no_better(score, "scores no less than"),
+        gain if steps >= LONG else too_soon(gain, steps),
         better(drifting, least=HALF, relation="drifts less than"),
         within(f"the cosine of {name('adam_window')}", _cosine(records, "batches")["adam_window"], *ABOUT_A_TENTH),
     ]

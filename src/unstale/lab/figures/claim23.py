@@ -12,7 +12,7 @@ from ..statistics import Array, iqm
 from .base import Figure, Outcome, Panel, Verdict
 from .curves import learning
 from .grids import Grid, seeds
-from .judging import Part, conclude
+from .judging import Part, conclude, too_soon
 from .layout import Layout, lay_out
 from .words import name, number
 
@@ -39,17 +39,16 @@ DECENT = 2 * RANDOM_SCORE
 FEWEST = 3  # seeds: no two methods are compared, and every one of them must do
 SCORES = {"score": "while learning", "evaluation score": "afterwards, with 1 action in 100 at random"}
 GAME_STEPS = "steps of all games"
+LONG = 2_000_000  # steps: what is learned in fewer is the beginning, though a player may be decent already
 
 
 def scored(records: Sequence[Record]) -> list[Record]:
-    """Scores of a point or more: before a game has ended there is none, and a diverged network's does not count."""
-    return [
-        replace(record, curves={which: _score(curve) for which, curve in record.curves.items() if which in SCORES})
-        for record in records
-    ]
+    """Scores of a point or more: a run in which no game ended has none, and a diverged network's does not count."""
+    return [replace(record, curves={which: _score(record, which) for which in SCORES}) for record in records]
 
 
-def _score(curve: Array) -> Array:
+def _score(record: Record, which: str) -> Array:
+    curve = np.asarray(record.curves.get(which, np.ones(len(record.at))), dtype=float)
     return np.where(np.isfinite(curve), np.maximum(curve, 1.0), 1.0)
 
 
@@ -64,7 +63,9 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Decent is more than twice the score of random play, for every seed, both while learning and afterwards."""
     layout = lay_out(scored(records))
+    steps = records[0].run.steps
     parts = [_decent(method, layout) for method in layout.places]
+    parts = [too_soon(part, steps) if steps < LONG and part.outcome == "does not hold" else part for part in parts]
     note = (
         f"Decent is here, for every seed, more than twice the {RANDOM_SCORE} points of random play, both in the last "
         "games of the training and in games played afterwards; not decent, less than that in both."

@@ -9,13 +9,14 @@ from .base import Figure, Panel, Verdict
 from .fig9 import in_the_papers_setting
 from .fig16 import MUCH
 from .grids import FOR_WANT_OF_TIME
-from .judging import Part, better, compared, conclude, corrected
+from .judging import Part, better, compared, conclude, corrected, too_soon
 from .layout import lay_out, select
 from .pacman import AGAINST, TRUTH, ends, error_panels, resolved
 from .words import name, typical
 
 METHODS = ("adam", "adam_frozen", "adam_diagonal_literal")
 IN_THE_END = "is more precise in the very end than"
+IN_THE_END_UNKNOWN = Part(f"{name('adam_frozen')} {IN_THE_END} {name('adam')}", "inconclusive")
 LONG = 200_000  # steps: the paper sees frozen targets ahead only "after a very long time"
 
 
@@ -34,7 +35,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         evidence += compared(layout.final(TRUTH), [("adam_frozen", "adam")], layout.worst(TRUTH))
     [slower, *later], _ = corrected(evidence)
     parts = [better(slower, least=MUCH, relation="is, along training, better than")]
-    parts += [better(each, relation=IN_THE_END) for each in later] or [_too_soon(steps)]
+    parts += [better(each, relation=IN_THE_END) for each in later] or [too_soon(IN_THE_END_UNKNOWN, steps)]
     note = " ".join(
         [
             f"Errors are {AGAINST[TRUTH]}.",
@@ -43,11 +44,6 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         ]
     )
     return [conclude(12, parts, own, note, reading="MsPacman")]
-
-
-def _too_soon(steps: int) -> Part:
-    too_few = f"{steps:,} steps are too few to say, where the paper has 500,000"
-    return Part(f"{name('adam_frozen')} {IN_THE_END} {name('adam')}: {too_few}", "inconclusive")
 
 
 FIGURE = Figure(

@@ -185,6 +185,11 @@ def decided(is_so: bool, seeds: int = FEWEST) -> Outcome:
     return "inconclusive" if seeds < FEWEST else "holds" if is_so else "does not hold"
 
 
+def too_soon(part: Part, steps: int) -> Part:
+    """The part with its numbers, undecided: it is about the end of a training longer than these steps."""
+    return replace(part, says=f"{part.says} ({steps:,} steps are too few to say)", outcome="inconclusive")
+
+
 def all_of(outcomes: Iterable[Outcome]) -> Outcome:
     found = set(outcomes)
     return "does not hold" if "does not hold" in found else "inconclusive" if "inconclusive" in found else "holds"

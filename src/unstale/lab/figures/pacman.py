@@ -10,11 +10,13 @@ import numpy as np
 
 from ..records import Record
 from ..statistics import Array, iqm
-from .base import METHODS, Panel, Series
+from .agreement import cosines
+from .base import METHODS, Panel, Series, Verdict
 from .curves import ERROR, learning
 from .grids import Grid, seeds
-from .judging import Evidence, compared
+from .judging import Evidence, better, compared, conclude
 from .layout import lay_out, select
+from .words import typical
 
 PLAY = Grid(
     paper={
@@ -29,6 +31,7 @@ PLAY = Grid(
     quick={"seed": seeds(5), "steps": 20_000},
     smoke={"width": 2, "batch": 4, "seed": seeds(2), "steps": 10},
 )
+MEASURED = PLAY.varied(paper={"measure": ("drift", "batch agreement", "trust")})
 # Against which values errors are measured: means of many continuations; single sampled returns, as in the paper.
 TRUTH, RETURNS = "truth", "evaluation"
 AGAINST = {TRUTH: "against the truth", RETURNS: "against sampled returns"}
@@ -36,6 +39,14 @@ STEPS = "steps of 32 samples"
 # What the true values are off by was taken off the error, which is therefore 0 only on average where a network is
 # perfect, and can be negative. Nothing below this is told apart.
 RESOLUTION = 0.01
+RETURNS_VARY = (
+    "Sampled returns vary of themselves, and no network can get below their variance: of differences between methods "
+    "little can be seen in this error."
+)
+SURE = 0.01  # the paper's threshold
+THE_PAPERS = ("adam_diagonal_literal", "adam")
+IN_FULL = ("adam_window", "adam")  # which the paper could not afford
+BY_WINDOW = "beyond the paper: the full correction, by window"
 
 
 def resolved(records: Sequence[Record]) -> list[Record]:
@@ -95,6 +106,39 @@ def against_seconds(records: Sequence[Record]) -> Panel:
 
     title = f"{AGAINST[TRUTH]}, by time"
     return Panel(title, f"seconds, {seeds} seeds side by side", ERROR, _drawn(records, drawn), log_y=True)
+
+
+def measured_panels(records: Sequence[Record]) -> list[Panel]:
+    """What was measured beside errors."""
+    agreement = _drawn(_having(records, "agreement of batches"), lambda own: cosines(own, "batches"))
+    return [
+        # Nothing has drifted before the first step, and 0 has no place on a logarithmic axis.
+        Panel("drift", STEPS, "drift of target values", each(records, "drift", first=1), log_y=True),
+        Panel("cosine, batches", STEPS, "cosine with the true gradient", agreement),
+        Panel("the bound acted", STEPS, "share of steps", each(records, "bounded", first=1)),
+        Panel("staleness", STEPS, "correction / momentum, norms", each(records, "staleness", first=1)),
+    ]
+
+
+def beats_adam(records: Sequence[Record], curve: str, pair: tuple[str, str], reading: str, note: str) -> Verdict:
+    """Claim 11, of a pair of methods and one way to measure errors."""
+    parts = [better(evidence, SURE) for evidence in paired(records, curve, [pair])]
+    typically = typical(ends(records, curve), f"Interquartile means {AGAINST[curve]}")
+    return conclude(11, parts, select(records, method=list(pair)), f"{typically} {note}", reading)
+
+
+def in_full(records: Sequence[Record]) -> str:
+    """How large what was corrected in full is; and drift, agreement and what the bound did, over the second half of the
+    training."""
+    [size] = {record.parameters for record in select(records, method=list(IN_FULL))}
+    curves = {
+        "drift": "drift",
+        "agreement of batches": "cosine of corrected batches",
+        "agreement if uncorrected": "uncorrected",
+        "bounded": "share of steps in which the bound acted",
+    }
+    said = [typical(late(records, curve), what).rstrip(".") for curve, what in curves.items()]
+    return f"The full correction of {size:,} parameters. In the second half: {'; '.join(said)}."
 
 
 def _drawn(records: Sequence[Record], draw: Callable[[list[Record]], list[Series]]) -> list[Series]:
