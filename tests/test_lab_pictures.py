@@ -15,10 +15,15 @@ from unstale.lab.engine import checkpoint, training
 from unstale.lab.engine.architectures import network_of
 from unstale.lab.engine.checkpoint import Checkpoint
 from unstale.lab.engine.methods import METHODS
+from unstale.lab.engine.sweep import run_batches
 from unstale.lab.engine.training import Training
 from unstale.lab.experiment import Run
+from unstale.lab.figures.base import Figure
+from unstale.lab.mistakes import UserError
 from unstale.lab.problems.base import Transitions, ValueSet, seeded
 from unstale.lab.problems.pictures import Film, Stills
+from unstale.lab.reproduce import summarise
+from unstale.lab.store import Store
 
 PICTURES = 12
 
@@ -36,6 +41,9 @@ class Classes:
 
     def pictures(self, device: str) -> Stills:
         return Stills(numbers(PICTURES, 3, 16, 16), torch.tensor([0.4, 0.5, 0.6]), self.answers)
+
+    def fingerprint(self) -> str:
+        return "noise"
 
     def stream(self, seed: int, batch: int, n_step: int):
         generator = seeded("classes", seed)
@@ -338,3 +346,17 @@ def test_trust_is_logged(monkeypatch):
     bounded, staleness = record.curves["bounded"], record.curves["staleness"]
     assert bounded[0] == staleness[0] == 0
     assert ((staleness > 1) == (bounded > 0)).all() and 0 < bounded.mean() < 1  # one step between measurements
+
+
+def test_runs_know_their_data(tmp_path, monkeypatch):
+    """Other data may lie in the folder tomorrow, and what was made of both is no figure."""
+    store = Store(tmp_path)
+    runs = [replace(CASES["classes"], seed=seed, steps=1) for seed in (0, 1)]
+    figure = Figure("figure", "", (), "", lambda scale: runs, lambda records: [], lambda records: [])
+    run_batches([runs[:1]], store, "cpu", 1, lambda *told: None)
+    assert store.find(runs[0].id).provenance["data"] == "noise"
+    monkeypatch.setattr(Classes, "fingerprint", lambda self: "other noise")
+    run_batches([runs[1:]], store, "cpu", 1, lambda *told: None)
+    torch.set_flush_denormal(False)
+    with pytest.raises(UserError, match="different data .noise; other noise."):
+        summarise(figure, "paper", store)

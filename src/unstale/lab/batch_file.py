@@ -38,7 +38,8 @@ RESULTS = {
     "backward_passes": pa.int64(),
     "seconds": pa.float64(),
 }
-PROVENANCE = ("unstale_version", "torch_version", "python_version", "machine", "device", "commit", "finished")
+PROVENANCE = ("unstale_version", "torch_version", "python_version", "machine", "device", "commit", "data", "finished")
+LATER = {"data"}  # columns that files of an earlier version lack
 # In every file, null where not measured, because many tools take the columns of the first file for those of all.
 USUAL_CURVES = ("evaluation", "training", "drift", "agreement", "agreement of batches", "agreement if uncorrected")
 CURVE = pa.list_(pa.float64())
@@ -92,7 +93,11 @@ def rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     curves = [field.name for field in table.schema if _part(field) == b"curve"]
     for place, row in enumerate(table.drop_columns(curves).to_pylist()):
         measured = {name: table[name][place] for name in curves}
-        yield {**row, "curves": {name: curve.values.to_numpy() for name, curve in measured.items() if curve.is_valid}}
+        yield {
+            **dict.fromkeys(LATER, ""),
+            **row,
+            "curves": {name: curve.values.to_numpy() for name, curve in measured.items() if curve.is_valid},
+        }
 
 
 def run_of(row: Mapping[str, Any]) -> Run:
@@ -125,7 +130,7 @@ def _check(schema: pa.Schema) -> None:
     unknown = [field.name for field in schema if _part(field) == b"run" and field.name not in SETTINGS]
     if unknown:
         raise OtherVersion(f"is of a later version: it has settings unknown to this program ({', '.join(unknown)})")
-    missing = {"id", *RESULTS, *PROVENANCE} - set(schema.names)
+    missing = {"id", *RESULTS, *PROVENANCE} - LATER - set(schema.names)
     if missing or not version:
         raise DamagedFile("it lacks " + (", ".join(sorted(missing)) or "the version of the store"))
 

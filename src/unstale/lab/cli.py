@@ -138,6 +138,12 @@ def train_expert(
     """Train the expert whose values acrobot, cartpole or a game of the Atari 2600 (ms_pacman) asks for."""
     from .experts import TASKS, keep_values, train_and_save
 
+    learning = {"--steps": steps is not None, "--minutes": minutes is not None, "--device": device != "cpu"}
+    given = [option for option, is_given in learning.items() if is_given]
+    if given and (problem in TASKS or values_only):
+        raise UserError(f"{' and '.join(given)} can be chosen only where a game is learned")
+    if problem not in TASKS:
+        _check_player(problem, " and ".join(TASKS))
     if problem in TASKS:
         about = keep_values(problem, path) if values_only else train_and_save(problem, path, seed)
     elif values_only:
@@ -150,6 +156,15 @@ def train_expert(
     _tell(about)
 
 
+def _check_player(game: str, others: str) -> None:
+    from .atari.games import check_game
+
+    try:
+        check_game(game)
+    except UserError as error:
+        raise UserError(f"cannot train an expert for {game!r}, only for {others} and for games: {error}") from error
+
+
 def _train_player(
     game: str, path: Path | None, seed: int, steps: int | None, minutes: float | None, device: str
 ) -> dict[str, str]:
@@ -159,7 +174,7 @@ def _train_player(
     from .problems.policies import expert_path
     from .progress import Line
 
-    settings = Settings(game=game, seed=seed, steps=steps or Settings.steps, minutes=minutes)
+    settings = Settings(game=game, seed=seed, steps=Settings.steps if steps is None else steps, minutes=minutes)
     with Line(_screen) as line:
         return train_player(
             settings,
@@ -202,6 +217,7 @@ def make_data(
             states=states,
             count=continuations,
             seed=seed,
+            expert_file=expert,
             jobs=_workers(jobs, "cpu"),
             progress=lambda what, done, total: line.update(f"{what}: {done:,} of {total:,}"),
         )

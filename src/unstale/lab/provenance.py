@@ -24,6 +24,7 @@ def provenance(device: str) -> dict[str, str]:
         "machine": machine(),
         "device": device,
         "commit": commit(PACKAGE),
+        "data": "",  # of a problem that reads some: what tells it from other data
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .experiment import SCALES, Run, Scale, unique
 from .figures import FIGURES, find
 from .figures.base import Figure
+from .mistakes import UserError
 from .store import Store
 from .summary import Summary
 
@@ -32,6 +33,11 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
     wanted = figure.runs(scale)
     records = list(store.load(wanted).values())
     origin = store.provenance(wanted)
+    if len(origin.values["data"]) > 1:
+        several = "; ".join(origin.values["data"])
+        raise UserError(
+            f"the runs of {figure.name} in {store.path} were made from different data ({several}): keep a store for each"
+        )
     versions = {name.removesuffix("_version"): ", ".join(v) for name, v in origin.values.items() if "_version" in name}
     return Summary(
         name=figure.name,

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from ..problems.policies import making_of
 from ..problems.tensor_file import TensorFile
-from .games import action_count, check_game
+from .games import STACK, action_count, check_game
 from .sb3 import read_sb3
 
-FRAMES, SIDE = 4, 84
 CURVE = "curve"
 
 
@@ -28,7 +27,7 @@ class Actor(nn.Module):
         super().__init__()
         single = torch.float32
         self.trunk = nn.Sequential(
-            nn.Conv2d(FRAMES, 32, 8, stride=4, dtype=single),
+            nn.Conv2d(STACK, 32, 8, stride=4, dtype=single),
             nn.ReLU(),
             nn.Conv2d(32, 64, 4, stride=2, dtype=single),
             nn.ReLU(),

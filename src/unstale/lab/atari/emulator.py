@@ -15,10 +15,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .games import STICKY_ACTIONS, check_game
+from .games import SIDE, STACK, STICKY_ACTIONS, check_game
 
-SIDE = 84  # of a picture
-STACK = 4  # pictures in an observation
 HELD = 4  # screens for which an action is held
 MOST_NO_OPS = 30
 MOST_SCREENS = 108_000  # in an episode: half an hour of play

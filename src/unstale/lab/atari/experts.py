@@ -58,7 +58,7 @@ def train_expert(
     ppo = train(settings, device, progress, checkpoint)
     expert = Expert(settings.game, ppo.actor).rounded()
     about = {
-        "command": command(settings),
+        "command": command(settings, ppo.device.type),
         "settings": json.dumps(asdict(settings)),
         "seed": str(settings.seed),
         "steps": str(ppo.steps),
@@ -93,10 +93,11 @@ def _scored(expert: Expert, episodes: int, seed: int) -> dict[str, str]:
     }
 
 
-def command(settings: Settings) -> str:
+def command(settings: Settings, device: str = "cpu") -> str:
     """The command that trains this expert."""
     usual = Settings()
-    given = [
+    given = [f" --device {device}"] if device != "cpu" else []
+    given += [
         f" --{name} {getattr(settings, name)}"
         for name in ("seed", "steps", "minutes")
         if getattr(settings, name) != getattr(usual, name)

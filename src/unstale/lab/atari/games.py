@@ -5,16 +5,28 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..mistakes import UserError
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
+SIDE = 84  # of a picture
+STACK = 4  # pictures in an observation
 STICKY_ACTIONS = 0.25  # how often the emulator repeats the last action in place of the new one
+
+
+class Policy(Protocol):
+    """Whoever can play."""
+
+    def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor:
+        """The number of an action for each observation, [n] on the CPU, from uint8 [n, 4, 84, 84]."""
+        ...
 
 
 def check_game(name: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,34 +14,39 @@ import torch
 from ..mistakes import UserError
 from ..problems.tensor_file import ExpertError
 from .emulator import Emulator, seeds
-from .tape import Policy, Tape, record
+from .tape import KnownPolicy, Tape, record
 from .truth import GAMMA, LIMIT, Truth, continuations
 
 TRAIN, TEST, TRUTH = "train.tape", "test.tape", "truth.safetensors"
 SIDE_BY_SIDE = 16  # games played at once for a recording
+# As the command line has them.
+USUAL = {"transitions": 100_000, "test": 10_000, "states": 1_000, "continuations": 16, "seed": 0}
 Progress = Callable[[str, int, int], None]  # the file that is being made, how much of it is done, and of how much
 
 
 def make_data(
     game: str,
-    expert: Policy,
+    expert: KnownPolicy,
     folder: Path,
     *,
-    transitions: int = 100_000,
-    test: int = 10_000,
-    states: int = 1_000,
-    count: int = 16,
+    transitions: int,
+    test: int,
+    states: int,
+    count: int,
     seed: int = 0,
+    expert_file: Path | None = None,
     jobs: int | None = None,
     limit: int = LIMIT,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, str]:
-    """Makes what the folder does not have yet, for this expert and these settings; returns what it has then."""
+    """Makes what the folder does not have yet, for this expert and these settings; returns what it has then. The
+    file of an expert that is not the project's own is noted in the command by which data can be made again."""
     if not 0 < states <= test:
         raise UserError(f"states must be between 1 and test, which is {test}; not {states}")
     if count < 2:
         raise UserError(f"count must be at least 2, or nothing is known about the error of the mean; not {count}")
-    maker = _Maker(game, expert, folder, seed, progress)
+    settings = {"transitions": transitions, "test": test, "states": states, "continuations": count, "seed": seed}
+    maker = _Maker(game, expert, folder, seed, command(game, expert_file, settings), progress)
     train_tape = maker.recording(TRAIN, transitions)
     test_tape = maker.recording(TEST, test, states)
     truth = maker.truth(test_tape, states, count, limit, jobs or os.cpu_count() or 1)
@@ -56,12 +62,21 @@ def make_data(
     }
 
 
+def command(game: str, expert_file: Path | None, settings: Mapping[str, int]) -> str:
+    """The command that makes data with these settings."""
+    given = {"expert": expert_file} if expert_file else {}
+    given |= {name: value for name, value in settings.items() if value != USUAL[name]}
+    options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return shlex.join(["unstale", "make-data", game, *options])
+
+
 @dataclass(frozen=True)
 class _Maker:
     game: str
-    expert: Policy
+    expert: KnownPolicy
     folder: Path
     seed: int
+    command: str
     progress: Progress
 
     def recording(self, name: str, transitions: int, states: int = 0) -> Tape:
@@ -70,7 +85,7 @@ class _Maker:
         about = self._about(transitions=transitions, states=states)
         try:
             tape = Tape.load(path, self.game)
-            if tape.about == about:
+            if _alike(tape.about, about):
                 return tape
         except ExpertError:
             pass  # not there, or damaged
@@ -93,7 +108,7 @@ class _Maker:
         about = self._about(tape=tape.fingerprint(), states=states, count=count, gamma=GAMMA, limit=limit)
         try:
             truth = Truth.load(path, self.game)
-            if truth.about == about:
+            if _alike(truth.about, about):
                 return truth
         except ExpertError:
             pass
@@ -119,7 +134,12 @@ class _Maker:
     def _about(self, **settings: object) -> dict[str, str]:
         """What tells a file that was made as it would be made now from any other."""
         made = {"game": self.game, "expert": self.expert.fingerprint(), "seed": self.seed, **settings}
-        return {"command": f"unstale make-data {self.game}", **{name: str(value) for name, value in made.items()}}
+        return {"command": self.command, **{name: str(value) for name, value in made.items()}}
+
+
+def _alike(made: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether files would be the same. A command has more in it than one of its files depends on."""
+    return {**made, "command": ""} == {**wanted, "command": ""}
 
 
 def _described(name: str, tape: Tape) -> dict[str, str]:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .actor import FRAMES, SIDE, Actor
-from .games import make_games
+from .actor import Actor
+from .games import SIDE, STACK, make_games
+from .scoring import LAST_GAMES
 
 # Of the score that a step brought. The logarithm makes a pellet 1 and ghosts 4.4 to 7.3: worth a detour, and yet no
 # single reward drowns the others.
@@ -21,7 +22,6 @@ REWARDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "log": lambda score: np.sign(score) * np.log2(1 + np.abs(score) / 10),
     "sign": np.sign,
 }
-LAST_GAMES = 100
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Rollout:
             return torch.empty(length, games, *shape, dtype=dtype, device=device)
 
         single = torch.float32
-        observation = of(torch.uint8, steps + 1, (FRAMES, SIDE, SIDE))
+        observation = of(torch.uint8, steps + 1, (STACK, SIDE, SIDE))
         return cls(observation, of(single, steps + 1), of(torch.int64), of(single), of(single), of(torch.bool))
 
 

@@ -27,11 +27,9 @@ from torch import Tensor, nn
 import unstale
 
 from ..mistakes import UserError
-from .games import action_count, check_game, make_games
+from .games import Policy, action_count, check_game, make_games
 from .returns import n_step_parts
-from .scoring import Policy
-
-RECENT_GAMES = 100  # whose mean is the score of a learning curve
+from .scoring import LAST_GAMES
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ class Sarsa:
             trust=settings.trust,
         )
         self.steps, self.seconds = 0, 0.0
-        self.scores = deque[float](maxlen=RECENT_GAMES)
+        self.scores = deque[float](maxlen=LAST_GAMES)
         self.steps_a_turn, self.updates_a_turn = settings.n_step * settings.games, 1
 
     def policy(self, epsilon: float = 0.01) -> EpsilonGreedy:

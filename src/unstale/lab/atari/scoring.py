@@ -6,24 +6,22 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from .games import make_games
+from .games import Policy, make_games
 
 GAMES = 30
+LAST_GAMES = 100  # whose mean is the score of a learning curve
 UNSEEN_IN_TRAINING = 1 << 60  # added to seeds
 
 
-class Policy(Protocol):
-    """Whoever can play a game."""
+class GamePolicy(Policy, Protocol):
+    """Whoever can play a certain game."""
 
     @property
     def game(self) -> str: ...
 
-    def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor: ...
 
-
-def evaluate(policy: Policy, games: int = GAMES, seed: int = 0) -> list[float]:
+def evaluate(policy: GamePolicy, games: int = GAMES, seed: int = 0) -> list[float]:
     """The scores of whole games, one in each of ``games`` side by side: the first to finish among many would be the
     short ones."""
     played = make_games(policy.game, games, UNSEEN_IN_TRAINING + seed)

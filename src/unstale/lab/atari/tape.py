@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..problems.tensor_file import TensorFile
-from .emulator import SIDE, STACK, Emulator, Picture, State
+from .emulator import Emulator, Picture, State
+from .games import SIDE, STACK, Policy
 
 
-class Policy(Protocol):
-    def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor:
-        """The number of an action for each observation, [n], from uint8 [n, 4, 84, 84]."""
-        ...
-
+class KnownPolicy(Policy, Protocol):
     def fingerprint(self) -> str:
         """Tells it from other policies."""
         ...

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..problems.tensor_file import ExpertError, TensorFile
 from .emulator import Emulator, State, seeds
-from .tape import Policy
+from .tape import KnownPolicy
 
 GAMMA = 0.99
 LIMIT = 460  # steps; γ^460 < 0.01
@@ -50,12 +50,14 @@ class Truth:
         _file(path, self.about["game"]).write({name: getattr(self, name) for name in TENSORS}, dict(self.about))
 
     @classmethod
-    def load(cls, path: Path, game: str = "ms_pacman") -> Truth:
-        """Values for that game; an ``ExpertError`` where the file has none."""
+    def load(cls, path: Path, game: str = "ms_pacman", gamma: float = GAMMA) -> Truth:
+        """Values for that game, so discounted; an ``ExpertError`` where the file has none."""
         file = _file(path, game)
         tensors, about = file.read(TENSORS)
         if about.get("game") != game:
             raise file.refused(f"its values are for {about.get('game', 'no game')}, not for {game}")
+        if about.get("gamma") != str(gamma):
+            raise file.refused(f"its values are discounted by {about.get('gamma', 'nothing it names')}, not by {gamma}")
         return cls(**tensors, about=about)
 
 
@@ -64,7 +66,7 @@ TENSORS = tuple(name for name in Truth.__dataclass_fields__ if name != "about")
 
 def continuations(
     game: str,
-    policy: Policy,
+    policy: KnownPolicy,
     states: Sequence[State],
     actions: Sequence[int],
     *,
@@ -106,7 +108,7 @@ class Part:
 class Player:
     """Plays on from saved states. Emulators take long to make, so they are made once."""
 
-    def __init__(self, game: str, policy: Policy, count: int, gamma: float, limit: int) -> None:
+    def __init__(self, game: str, policy: KnownPolicy, count: int, gamma: float, limit: int) -> None:
         self.game, self.policy = game, policy
         self.count, self.gamma, self.limit = count, gamma, limit
         self._settings = (game, policy.fingerprint(), count, gamma, limit)

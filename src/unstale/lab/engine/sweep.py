@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from .. import problems
 from ..experiment import Run
+from ..problems.base import PictureProblem
 from ..provenance import provenance
 from ..store import Store
 from .checkpoint import Checkpoint
@@ -141,9 +143,15 @@ def _run_batch(batch: Sequence[Run], store: Store, device: str, made: dict[str, 
     trainer = Control(batch[0], device) if is_control(batch[0]) else Training(batch, device)
     checkpoint = _checkpoint(batch, store)
     records = trainer.run(lambda steps: progress(0, steps, whole * steps / (len(batch) * batch[0].steps)), checkpoint)
-    store.add(records, made)
+    store.add(records, made | {"data": _data(batch[0])})
     checkpoint.remove()
     progress(len(batch), 0, 0.0)
+
+
+def _data(run: Run) -> str:
+    """What tells the data that a run learned from apart from other data of the same name."""
+    problem = None if is_control(run) else problems.load(run.problem)
+    return problem.fingerprint() if isinstance(problem, PictureProblem) else ""
 
 
 def _checkpoint(batch: Sequence[Run], store: Store) -> Checkpoint:

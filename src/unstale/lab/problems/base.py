@@ -82,6 +82,10 @@ class PictureProblem(Problem, Protocol):
 
     def pictures(self, device: str) -> Pictures: ...
 
+    def fingerprint(self) -> str:
+        """A few characters that differ where the data do: others may lie in the folder tomorrow."""
+        ...
+
 
 def seeded(*key: str | int) -> torch.Generator:
     """Random numbers that depend on the key alone. A hash keeps keys apart that differ little, and keeps the data of a

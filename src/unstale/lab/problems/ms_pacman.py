@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -66,6 +67,11 @@ class MsPacman:
             ),
         }
 
+    def fingerprint(self) -> str:
+        train, test, truth = self._data
+        values = hashlib.sha256(truth.mean.numpy().tobytes()).hexdigest()[:12]
+        return f"{train.fingerprint()}, {test.fingerprint()}, {values}"
+
     def _pictures(self, device: str) -> Film:
         from ..atari.games import action_count
 
@@ -109,4 +115,4 @@ def _recordings(folder: Path) -> Recordings:
     from ..atari.tape import Tape
     from ..atari.truth import Truth
 
-    return Recordings(Tape.load(folder / TRAIN), Tape.load(folder / TEST), Truth.load(folder / TRUTH))
+    return Recordings(Tape.load(folder / TRAIN), Tape.load(folder / TEST), Truth.load(folder / TRUTH, gamma=GAMMA))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ..mistakes import UserError
@@ -29,8 +29,13 @@ class TensorFile:
         """With what is to be known about them."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".unfinished")
-        save_file(tensors, unfinished, metadata=about)
-        unfinished.replace(self.path)
+        try:
+            unfinished.write_bytes(save(tensors, about))
+            unfinished.replace(self.path)
+        except OSError as error:
+            raise UserError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def read(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors of these names, all finite, and what is known about them."""
