@@ -1,6 +1,8 @@
 """Games that are saved, restored, recorded and continued, with the real emulator."""
 
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from ale_py.vector_env import AtariVectorEnv
 from atari_samples import AtRandom, ByBrightness
 
+from unstale.lab import cli
 from unstale.lab.atari import make_data as module
 from unstale.lab.atari.emulator import Emulator
 from unstale.lab.atari.make_data import make_data
@@ -277,6 +280,9 @@ def test_make_data_makes_what_is_missing_and_nothing_else(tmp_path, monkeypatch)
     truth = Truth.load(tmp_path / "truth.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.tape", "train.tape", "truth.safetensors"]
     assert not torch.equal(train.action[:100], test.action[:100])
+    assert {file.about["command"] for file in (train, test, truth)} == {
+        "unstale make-data ms_pacman --transitions 500 --test 300 --states 6 --continuations 2"
+    }
     assert len(truth.index.unique()) == 6 and truth.index.max() > len(test) / 2
     assert torch.allclose(truth.mean, truth.returns.mean(1))
     assert torch.allclose(truth.standard_error, (truth.returns[:, 0] - truth.returns[:, 1]).abs() / 2)
@@ -292,12 +298,32 @@ def test_make_data_makes_what_is_missing_and_nothing_else(tmp_path, monkeypatch)
     assert {name for name, when in written().items() if when != before[name]} == {"truth.safetensors"}
     assert torch.equal(Truth.load(tmp_path / "truth.safetensors").returns, truth.returns)
     before = written()
+    make_data(GAME, AtRandom(), tmp_path, **(settings | {"count": 3}), expert_file=tmp_path / "elsewhere")
+    assert {name for name, when in written().items() if when != before[name]} == {"truth.safetensors"}
+    before = written()
     make_data(GAME, ByBrightness(), tmp_path, **settings)
     assert all(when != before[name] for name, when in written().items())
+
+
+def test_the_command_of_data_names_what_is_not_usual():
+    assert module.command(GAME, None, module.USUAL) == "unstale make-data ms_pacman"
+    assert module.command(GAME, Path("my expert.zip"), module.USUAL | {"seed": 3}) == (
+        "unstale make-data ms_pacman --expert 'my expert.zip' --seed 3"
+    )
+    options = inspect.signature(cli.make_data).parameters
+    assert {name: options[name].default for name in module.USUAL} == module.USUAL
+
+
+def test_values_that_are_discounted_otherwise_are_refused(tmp_path):
+    about = {"game": GAME, "gamma": "0.9"}
+    Truth.of(torch.zeros(1, dtype=torch.int64), torch.ones(1, 2), about).save(tmp_path / "truth")
+    with pytest.raises(UserError, match=r"its values are discounted by 0\.9, not by 0\.99"):
+        Truth.load(tmp_path / "truth")
+    assert Truth.load(tmp_path / "truth", gamma=0.9).about == about
 
 
 @pytest.mark.parametrize("mistake", [{"states": 0}, {"states": 11}, {"count": 1}])
 def test_settings_that_make_no_sense(tmp_path, mistake):
     with pytest.raises(UserError, match=next(iter(mistake))):
-        make_data(GAME, AtRandom(), tmp_path, **({"transitions": 10, "test": 10, "states": 1} | mistake))
+        make_data(GAME, AtRandom(), tmp_path, **({"transitions": 10, "test": 10, "states": 1, "count": 2} | mistake))
     assert not list(tmp_path.iterdir())

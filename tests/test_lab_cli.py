@@ -325,7 +325,26 @@ def test_an_expert_that_cannot_be_read(refused, store, monkeypatch, tmp_path, co
 
 def test_an_expert_for_a_problem_without_one(refused):
     line = refused("train-expert", "mountain_car")
-    assert "'mountain_car'" in line and "acrobot and cartpole" in line
+    assert line.startswith("cannot train an expert for 'mountain_car', only for acrobot and cartpole and for games: ")
+    assert refused("train-expert", "mountain_car", "--values-only") == line
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        (["acrobot", "--steps", "5"], "--steps"),
+        (["cartpole", "--minutes", "1", "--device", "cuda"], "--minutes and --device"),
+        (["ms_pacman", "--values-only", "--steps", "5"], "--steps"),
+    ],
+)
+def test_options_of_learning_a_game_where_none_is_learned(refused, options, named):
+    assert refused("train-expert", *options) == f"{named} can be chosen only where a game is learned"
+
+
+def test_learning_from_no_steps(refused, tmp_path):
+    assert refused("train-expert", "ms_pacman", "--steps", "0", "--path", tmp_path / "e") == (
+        "steps must be at least 1, not 0"
+    )
 
 
 def test_a_run_that_is_not_there(refused, store):

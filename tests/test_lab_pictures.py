@@ -358,5 +358,5 @@ def test_runs_know_their_data(tmp_path, monkeypatch):
     monkeypatch.setattr(Classes, "fingerprint", lambda self: "other noise")
     run_batches([runs[1:]], store, "cpu", 1, lambda *told: None)
     torch.set_flush_denormal(False)
-    with pytest.raises(UserError, match="different data .noise; other noise."):
+    with pytest.raises(UserError, match=r"different data \(noise; other noise\)"):
         summarise(figure, "paper", store)

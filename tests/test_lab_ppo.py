@@ -325,6 +325,14 @@ def test_an_expert_takes_the_best_action_but_for_epsilon():
     assert shares.float().mean().item() == pytest.approx(0.5 + 0.5 / 9, abs=0.08)
 
 
+def test_the_command_of_an_expert_trains_it_again():
+    assert experts.command(Settings()) == "unstale train-expert ms_pacman"
+    settings = Settings(steps=20_000_000, minutes=7.5)
+    assert experts.command(settings, "cuda") == (
+        "unstale train-expert ms_pacman --steps 20000000 --minutes 7.5 --device cuda"
+    )
+
+
 def test_an_expert_is_trained_scored_kept_and_plays_on_as_it_did(tmp_path):
     path = tmp_path / "expert.safetensors"
     settings = Settings(games=4, rollout=64, minibatch=256, epochs=1, steps=2560, seed=2)

@@ -36,7 +36,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
     if len(origin.values["data"]) > 1:
         several = "; ".join(origin.values["data"])
         raise UserError(
-            f"the runs of {figure.name} in {store.path} were made from different data ({several}): keep a store for each"
+            f"runs of {figure.name} in {store.path} were made from different data ({several}): keep a store for each"
         )
     versions = {name.removesuffix("_version"): ", ".join(v) for name, v in origin.values.items() if "_version" in name}
     return Summary(

@@ -96,13 +96,13 @@ def _scored(expert: Expert, episodes: int, seed: int) -> dict[str, str]:
 def command(settings: Settings, device: str = "cpu") -> str:
     """The command that trains this expert."""
     usual = Settings()
-    given = [f" --device {device}"] if device != "cpu" else []
-    given += [
+    given = [
         f" --{name} {getattr(settings, name)}"
         for name in ("seed", "steps", "minutes")
         if getattr(settings, name) != getattr(usual, name)
     ]
-    return making_of(settings.game) + "".join(given)
+    where = f" --device {device}" if device != "cpu" else ""
+    return making_of(settings.game) + "".join(given) + where
 
 
 def _save(ppo: PPO, path: Path) -> None:

@@ -64,9 +64,9 @@ def make_data(
 
 def command(game: str, expert_file: Path | None, settings: Mapping[str, int]) -> str:
     """The command that makes data with these settings."""
-    given = {"expert": expert_file} if expert_file else {}
-    given |= {name: value for name, value in settings.items() if value != USUAL[name]}
-    options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    options = ["--expert", str(expert_file)] if expert_file else []
+    for name, value in settings.items():
+        options += [f"--{name}", str(value)] if value != USUAL[name] else []
     return shlex.join(["unstale", "make-data", game, *options])
 
 

@@ -19,7 +19,7 @@ class Samples(NamedTuple):
     discount: Tensor | None  # [..., k]
 
     def residual(self, values: Tensor, following: Tensor | None = None) -> Tensor:
-        """``δ [..., k]`` of the values of the rows; or of the states' alone, where ``following`` has the successors'."""
+        """``δ [..., k]`` of the values of all rows; or of the states', where ``following`` has the successors'."""
         if self.discount is None:
             return values - self.reward
         if following is None:

@@ -59,7 +59,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    """Scores are those of the last games, which say something after a long training; drift and cosines, means over the second half of the training."""
+    """Scores are those of the last games, and say nothing before a long training is over; drift and cosines, means over
+    the second half of the training."""
     layout, playing = lay_out(records), lay_out(scored(records))
     ended, drifts = playing.final("score"), layout.along("drift", 0.5)
     # A score is no error: more of it is better, so that Adam's, if no less, is no worse.
