@@ -26,6 +26,7 @@ class Bar:
             console=console,
         )
         self._task = self._progress.add_task("", total=cost, runs=self._count(), speed="")
+        self._unwatched = _Unwatched(console)
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -39,20 +40,20 @@ class Bar:
         self._steps += steps
         speed = self._steps / max(1e-9, time.monotonic() - self._started)
         self._progress.update(self._task, advance=cost, runs=self._count(), speed=f"{speed:,.0f} steps/s")
+        share = self._progress.tasks[0].percentage
+        self._unwatched.update(f"{self._count()}, {share:.0f} %, {speed:,.0f} steps/s")
 
     def _count(self) -> str:
         return f"{self._done:,} of {self._runs:,} runs"
 
 
 class Line:
-    """One line that says how far work is. Where nobody watches, it is written anew every so many seconds."""
-
-    SECONDS = 30
+    """One line that says how far work is."""
 
     def __init__(self, console: Console) -> None:
         self._status = console.status("")
         self._console = console
-        self._written = -float("inf")
+        self._unwatched = _Unwatched(console)
 
     def __enter__(self) -> Line:
         if self._console.is_terminal:
@@ -63,8 +64,20 @@ class Line:
         self._status.stop()
 
     def update(self, text: str) -> None:
-        if self._console.is_terminal:
-            self._status.update(text)
-        elif time.monotonic() - self._written > self.SECONDS:
-            self._console.print(text, markup=False)
+        self._status.update(text)
+        self._unwatched.update(text)
+
+
+class _Unwatched:
+    """Where output goes to a file nothing can move: a line is written every half minute."""
+
+    SECONDS = 30
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._written = time.monotonic()
+
+    def update(self, text: str) -> None:
+        if not self._console.is_terminal and time.monotonic() - self._written > self.SECONDS:
+            self._console.print(text, markup=False, soft_wrap=True)
             self._written = time.monotonic()
