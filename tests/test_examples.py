@@ -8,7 +8,9 @@ import re
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +30,77 @@ def load(name):
 
 td_loop = load("td_loop")
 policy_evaluation = load("policy_evaluation")
+atari_sarsa = load("atari_sarsa")
+atari_ppo = load("atari_ppo")
+
+
+# --------------------------------------------------------------------------------------------------------- games
+
+
+class OneButton:
+    """A made-up game of four buttons: one pays 10, the others nothing, and it is over after three steps."""
+
+    single_action_space = SimpleNamespace(n=4)
+
+    def __init__(self, game, count):
+        self.count, self.time = count, 0
+
+    def reset(self, seed):
+        return np.full((self.count, 4, 84, 84), 128, dtype=np.uint8), {"lives": np.ones(self.count, dtype=int)}
+
+    def step(self, actions):
+        self.time += 1
+        over = np.full(self.count, self.time % 3 == 0)
+        pictures, info = self.reset(0)
+        return pictures, np.where(actions == 2, 10, 0), over, np.zeros_like(over), info
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("correction", ["none", "window"])
+@pytest.mark.parametrize(
+    "example, settings",
+    [
+        (atari_sarsa, {"games": 4, "lr": 3e-3, "steps": 1200, "print_every": 20}),
+        (atari_ppo, {"games": 4, "lr": 1e-3, "steps": 384, "rollout": 12, "minibatch": 24}),
+    ],
+    ids=["sarsa", "ppo"],
+)
+def test_games_are_learned(monkeypatch, capsys, example, settings, correction):
+    monkeypatch.setattr(example, "make_games", OneButton)
+    monkeypatch.setattr(atari_sarsa, "EXPLORING", 600)
+    scores = example.main(correction=correction, **settings)
+    assert len(scores) == settings["steps"] // 3
+    share = len(scores) // 4
+    assert np.mean(scores[:share]) < 15 and np.mean(scores[-share:]) > 20
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["steps", "seconds", "score", "loss"] and len(rows) >= 3
+    assert rows[-1].split()[0].replace(",", "") == str(settings["steps"])
+
+
+@pytest.mark.parametrize("example, settings", [(atari_sarsa, {}), (atari_ppo, {"rollout": 10, "minibatch": 10})])
+def test_real_games_are_played(example, settings):
+    assert example.main(correction="diagonal", games=2, steps=40, **settings) == []  # none ends so soon
+
+
+def test_rewards_ahead_are_the_librarys_n_step_targets():
+    numbers = torch.Generator().manual_seed(0)
+    rewards, values = (torch.rand(8, 3, generator=numbers) for _ in range(2))
+    ended = torch.rand(8, 3, generator=numbers) < 0.2
+    never, gamma = torch.zeros_like(ended), atari_ppo.GAMMA
+    gain, discount, ahead = atari_ppo.rewards_ahead(rewards, ended)
+    found = gain + discount * values.gather(0, ahead - 1)
+    torch.testing.assert_close(found, unstale.targets.n_step(rewards, values, ended, never, gamma, n=5))
+    gain, discount = atari_sarsa.rewards_ahead(rewards, ended)
+    torch.testing.assert_close(
+        gain + discount * values[-1], unstale.targets.n_step(rewards, values, ended, never, gamma, n=8)
+    )
+
+
+def test_the_examples_of_games_need_no_laboratory():
+    for example in (atari_sarsa, atari_ppo):
+        assert "unstale.lab" not in Path(example.__file__).read_text()
 
 
 # ------------------------------------------------------------------------------------------------------- td_loop

@@ -117,6 +117,15 @@ def cost(passes: int = 2) -> dict[str, Callable[[Run], float]]:
 # Grids.
 
 
+def test_methods_that_have_learned_nothing_are_not_compared():
+    own = [
+        replace(r, curves={which: np.full_like(curve, 2.3 * noise(r.run, which)) for which, curve in r.curves.items()})
+        for r in records("fig2", flat, training=lambda run: 1.2 if run.method == "oracle" else 1.0)
+    ]
+    [verdict] = find("fig2").judge(own)
+    assert verdict.outcome == "inconclusive" and "Hardly anything was learned" in verdict.note
+
+
 def test_the_registry_is_in_natural_order():
     figures, claims = [*range(1, 10), "9_tuned", *range(10, 20)], (13, *range(20, 26))
     assert list(FIGURES) == [*(f"fig{n}" for n in figures), *(f"claim{n}" for n in claims)]
