@@ -29,7 +29,7 @@ EPOCHS, CLIP, ENTROPY, VALUE_WEIGHT, MAX_NORM = 4, 0.1, 0.01, 0.5, 0.5
 
 
 class ActorCritic(nn.Module):
-    """Logits of actions ``[m, actions]`` and values ``[m]`` from the last four pictures, bytes of ``[m, 4, 84, 84]``."""
+    """Logits of actions ``[m, actions]`` and values ``[m]``, from the last four pictures: bytes, ``[m, 4, 84, 84]``."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ def make_games(game: str, count: int) -> ale_py.vector_env.AtariVectorEnv:
 
 
 def rewards_ahead(rewards: Tensor, ended: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For every step ``[t, games]`` of a rollout: the discounted rewards of the next 5 steps, or fewer if the rollout or
-    the game ends first; the discount of what is expected after them; and the step at which that is."""
+    """For every step ``[t, games]`` of a rollout: the discounted rewards of the next 5 steps, or fewer if the rollout
+    or the game ends first; the discount of what is expected after them; and the step at which that is."""
     steps = len(rewards)
     gain, discount = torch.zeros_like(rewards), torch.ones_like(rewards)
     for k in range(min(N_STEP, steps)):
