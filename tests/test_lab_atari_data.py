@@ -298,11 +298,12 @@ def test_make_data_makes_what_is_missing_and_nothing_else(tmp_path, monkeypatch)
     assert {name for name, when in written().items() if when != before[name]} == {"truth.safetensors"}
     assert torch.equal(Truth.load(tmp_path / "truth.safetensors").returns, truth.returns)
     before = written()
-    make_data(GAME, AtRandom(), tmp_path, **(settings | {"count": 3}), expert_file=tmp_path / "elsewhere")
-    assert {name for name, when in written().items() if when != before[name]} == {"truth.safetensors"}
-    before = written()
-    make_data(GAME, ByBrightness(), tmp_path, **settings)
-    assert all(when != before[name] for name, when in written().items())
+    make_data(GAME, AtRandom(), tmp_path, **settings, expert_file=tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"truth.safetensors is there already, and its count is 2, not 3"):
+        make_data(GAME, AtRandom(), tmp_path, **(settings | {"count": 3}))
+    with pytest.raises(UserError, match=r"train.tape is there already, and its expert is at random, not by brightness"):
+        make_data(GAME, ByBrightness(), tmp_path, **settings)
+    assert written() == before
 
 
 def test_the_command_of_data_names_what_is_not_usual():
@@ -322,8 +323,16 @@ def test_values_that_are_discounted_otherwise_are_refused(tmp_path):
     assert Truth.load(tmp_path / "truth", gamma=0.9).about == about
 
 
-@pytest.mark.parametrize("mistake", [{"states": 0}, {"states": 11}, {"count": 1}])
-def test_settings_that_make_no_sense(tmp_path, mistake):
-    with pytest.raises(UserError, match=next(iter(mistake))):
+@pytest.mark.parametrize(
+    ("mistake", "named"),
+    [
+        ({"states": 0}, "states"),
+        ({"states": 11}, "states"),
+        ({"count": 1}, "continuations"),
+        ({"transitions": 0}, "trans"),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path, mistake, named):
+    with pytest.raises(UserError, match=named):
         make_data(GAME, AtRandom(), tmp_path, **({"transitions": 10, "test": 10, "states": 1, "count": 2} | mistake))
     assert not list(tmp_path.iterdir())

@@ -99,11 +99,14 @@ def about_expert(path: Path, game: str) -> tuple[Tensor, dict[str, str]]:
     return tensors[CURVE], about
 
 
-def load_expert(path: Path, game: str = "ms_pacman") -> Expert:
+def load_expert(path: Path | str, game: str = "ms_pacman") -> Expert:
     """An expert for the game, from a file of this project's or a ``.zip`` of Stable-Baselines3's; or an ``ExpertError``
     of one line that says what is wrong with the file."""
     check_game(game)
+    path = Path(path)
     file = _file(path, game)
+    if not path.exists():
+        raise file.refused("there is no such file")
     actor = Actor(action_count(game))
     wanted = actor.state_dict()
     greedy = False

@@ -39,7 +39,7 @@ def check_game(name: str) -> None:
     if name not in games:
         snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()  # Gymnasium writes MsPacman
         nearest = get_close_matches(snake_case, games, n=1, cutoff=0)[0]
-        raise UserError(f"unknown game {name!r}: did you mean {nearest}? There are {', '.join(games)}.")
+        raise UserError(f"unknown game {name!r}: did you mean {nearest}? The emulator knows {len(games)} games.")
     try:
         roms.get_rom_path(name)
     except OSError as error:

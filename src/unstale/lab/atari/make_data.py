@@ -41,10 +41,12 @@ def make_data(
 ) -> dict[str, str]:
     """Makes what the folder does not have yet, for this expert and these settings; returns what it has then. The
     file of an expert that is not the project's own is noted in the command by which data can be made again."""
+    if transitions < 1:
+        raise UserError(f"transitions must be at least 1, not {transitions}")
     if not 0 < states <= test:
         raise UserError(f"states must be between 1 and test, which is {test}; not {states}")
     if count < 2:
-        raise UserError(f"count must be at least 2, or nothing is known about the error of the mean; not {count}")
+        raise UserError(f"continuations must be at least 2, or nothing is known of the mean's error; not {count}")
     settings = {"transitions": transitions, "test": test, "states": states, "continuations": count, "seed": seed}
     maker = _Maker(game, expert, folder, seed, command(game, expert_file, settings), progress)
     train_tape = maker.recording(TRAIN, transitions)
@@ -85,10 +87,11 @@ class _Maker:
         about = self._about(transitions=transitions, states=states)
         try:
             tape = Tape.load(path, self.game)
-            if _alike(tape.about, about):
-                return tape
         except ExpertError:
             pass  # not there, or damaged
+        else:
+            _check(path, tape.about, about)
+            return tape
         first, *others = seeds(1 + SIDE_BY_SIDE, self.game, name, self.seed)
         tape = record(
             [Emulator(self.game, seed) for seed in others],
@@ -108,10 +111,11 @@ class _Maker:
         about = self._about(tape=tape.fingerprint(), states=states, count=count, gamma=GAMMA, limit=limit)
         try:
             truth = Truth.load(path, self.game)
-            if _alike(truth.about, about):
-                return truth
         except ExpertError:
             pass
+        else:
+            _check(path, truth.about, about)
+            return truth
         chosen = torch.arange(states) * len(tape.saved) // states
         index = tape.saved[chosen]
         returns = continuations(
@@ -137,9 +141,15 @@ class _Maker:
         return {"command": self.command, **{name: str(value) for name, value in made.items()}}
 
 
-def _alike(made: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether files would be the same. A command has more in it than one of its files depends on."""
-    return {**made, "command": ""} == {**wanted, "command": ""}
+def _check(path: Path, made: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Refuses to replace what was made by another expert or with other settings: it may have taken an hour. (A command
+    has more in it than one of its files depends on.)"""
+    other = [name for name, value in wanted.items() if name != "command" and made.get(name) != value]
+    if other:
+        raise UserError(
+            f"{path} is there already, and its {other[0]} is {made.get(other[0], 'not told')}, not {wanted[other[0]]}: "
+            "choose another folder with --data, or move it away"
+        )
 
 
 def _described(name: str, tape: Tape) -> dict[str, str]:

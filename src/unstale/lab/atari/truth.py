@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import util
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,13 @@ def _begin(pickled: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its children in order
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _player = pickle.loads(pickled)
+    util.Finalize(None, _let_go, exitpriority=0)
+
+
+def _let_go() -> None:
+    """Emulators complain, at length, when a process ends that still has them."""
+    global _player
+    del _player
 
 
 def _die_with_parent() -> None:
