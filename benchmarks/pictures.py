@@ -96,7 +96,9 @@ def measure(base: Run, methods: list[str], runs: int, device: str, seconds: floa
     cells = []
     for method in methods:
         each = times[method]
-        own = Timing(each.median / UNROLL, each.low / UNROLL, each.high / UNROLL, each.turns, each.steps_per_turn * UNROLL)
+        own = Timing(
+            each.median / UNROLL, each.low / UNROLL, each.high / UNROLL, each.turns, each.steps_per_turn * UNROLL
+        )
         ratio = each.median / times["adam"].median
         extra = (peaks[method] - peaks["adam"]) / 2**20
         n = training.network.size
@@ -133,7 +135,9 @@ def play(games: int, seconds: float) -> float:
 
 
 def page(about: dict, cells: list[Cell], rates: dict[int, float], command: str) -> str:
-    machine = f"{about.get('gpu', 'CPU')}, {about['cpu']}, {about['cores']} cores, torch {about['torch']}, {about['date']}"
+    machine = (
+        f"{about.get('gpu', 'CPU')}, {about['cpu']}, {about['cores']} cores, torch {about['torch']}, {about['date']}"
+    )
     lines = [
         "# Pictures and games",
         "",
@@ -145,8 +149,8 @@ def page(about: dict, cells: list[Cell], rates: dict[int, float], command: str) 
     for c in cells:
         t = c.timing
         lines.append(
-            f"| {c.network}, n = {c.parameters:,} | {c.precision} | {c.side_by_side} | {c.method} | {1e3 * t.median:.3f} "
-            f"({1e3 * t.low:.3f} to {1e3 * t.high:.3f}) | {c.ratio:.2f} | {c.extra_mib:,.0f} |"
+            f"| {c.network}, n = {c.parameters:,} | {c.precision} | {c.side_by_side} | {c.method} "
+            f"| {1e3 * t.median:.3f} ({1e3 * t.low:.3f} to {1e3 * t.high:.3f}) | {c.ratio:.2f} | {c.extra_mib:,.0f} |"
         )
     lines += ["", "| games side by side | steps a second |", "| --- | --- |"]
     lines += [f"| {games} | {rate:,.0f} |" for games, rate in rates.items()]
