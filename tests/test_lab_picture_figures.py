@@ -14,7 +14,7 @@ from unstale.lab import problems
 from unstale.lab.atari import make_data as made
 from unstale.lab.engine import training
 from unstale.lab.engine.sweep import missing, run_batches
-from unstale.lab.problems import ms_pacman
+from unstale.lab.problems import ms_pacman, svhn
 from unstale.lab.reproduce import named, runs_of, summarise
 from unstale.lab.store import Store
 
@@ -63,3 +63,24 @@ def test_a_figure_is_made_of_pictures(figure, store):
     summary = summarise(figure, "smoke", store)
     assert {verdict.outcome for verdict in summary.verdicts} == {"inconclusive"} and summary.cut
     assert all(np.isfinite(series.y).all() for panel in summary.panels for series in panel.series)
+
+
+@pytest.mark.parametrize("kind, folder", [(svhn.SVHN, "svhn"), (ms_pacman.MsPacman, "ms_pacman")])
+def test_a_stream_depends_on_its_arguments_alone(kind, folder, data):
+    problem = kind(data / folder)
+
+    def stream(seed=0):
+        return problem.stream(seed, batch=3, n_step=2)
+
+    whole, parts = stream()(20), stream()
+    first, second = parts(7), parts(13)
+    for field in vars(whole):
+        assert torch.equal(getattr(whole, field), torch.cat([getattr(first, field), getattr(second, field)])), field
+    assert whole.state.shape == whole.next_state.shape == (20, 3, 2) and whole.state.dtype == torch.int64
+    assert not torch.equal(whole.state, stream(seed=1)(20).state)
+
+
+def test_fewer_transitions_are_the_first_ones(data):
+    few = ms_pacman.MsPacman(data / "ms_pacman", transitions=10).stream(0, batch=4, n_step=1)(50)
+    assert few.state[..., 0].unique().tolist() == list(range(10))
+    assert (few.next_state[..., 0] - few.state[..., 0] == 1).all() and (few.discount == 0.99).all()
