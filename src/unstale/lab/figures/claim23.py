@@ -37,7 +37,7 @@ GRID = Grid(
 RANDOM_SCORE = 216
 DECENT = 2 * RANDOM_SCORE
 FEWEST = 3  # seeds: no two methods are compared, and every one of them must do
-SCORES = {"score": "while learning", "evaluation score": "afterwards, with 1 action in 100 at random"}
+SCORES = {"score": "while learning", "evaluation score": "afterwards"}
 GAME_STEPS = "steps of all games"
 LONG = 2_000_000  # steps: what is learned in fewer is the beginning, though a player may be decent already
 
@@ -68,7 +68,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     parts = [too_soon(part, steps) if steps < LONG and part.outcome == "does not hold" else part for part in parts]
     note = (
         f"Decent is here, for every seed, more than twice the {RANDOM_SCORE} points of random play, both in the last "
-        "games of the training and in games played afterwards; not decent, less than that in both."
+        "games of the training and in games played afterwards with 1 action in 100 at random; not decent, less than "
+        "that in both."
     )
     return [conclude(23, parts, records, note)]
 
