@@ -40,7 +40,9 @@ def chart(panel: Panel, entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _axis(title: str, is_log: bool) -> dict[str, Any]:
-    return {"title": {"text": _text(title)}, "type": "log" if is_log else "linear"}
+    # 10k steps are easily read, a learning rate of 50µ is not.
+    short = {"exponentformat": "none" if is_log else "B"}
+    return {"title": {"text": _text(title)}, "type": "log" if is_log else "linear", **short}
 
 
 def _traces(panel: Panel, series: Series, entries: Sequence[Entry]) -> list[dict[str, Any]]:
