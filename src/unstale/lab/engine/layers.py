@@ -219,7 +219,10 @@ def _below_ones(like: Tensor, inputs: int, rows: int) -> Tensor:
 def _sum_outer(b: Tensor, a: Tensor, out: Tensor) -> None:
     """``out ← Σ_k b_k a_kᵀ``. A product over very many samples keeps little of a GPU busy: it is cut up there."""
     rows = a.shape[-1]
-    if a.is_cuda and rows > 2 * PART:
+    if not a.is_cuda:
+        out.copy_(b @ a.mT)  # which is quicker there than to write to places apart
+        return
+    if rows > 2 * PART:
         part = max(size for size in range(1, max(PART, rows // PARTS) + 1) if rows % size == 0)
         if part > PART // 4:
             many_b, many_a = (x.unflatten(-1, (-1, part)).movedim(-2, -3) for x in (b, a))
