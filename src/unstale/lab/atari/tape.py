@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..problems.pictures import stacked
 from ..problems.tensor_file import TensorFile
 from .emulator import Emulator, Picture, State
 from .games import SIDE, STACK, Policy
@@ -68,9 +69,7 @@ class Tape:
 
     def stacks(self, index: Tensor) -> Tensor:
         """The pictures in view at these transitions, [..., 4], the newest last."""
-        back = torch.arange(STACK - 1, -1, -1, device=index.device)
-        seen = self.newest[index, None] - back
-        return torch.where(seen >= self.first[index, None], seen, 0)
+        return stacked(self.newest[index], self.first[index], STACK)
 
     def observations(self, index: Tensor) -> Tensor:
         """What was in view at these transitions, uint8 [..., 4, 84, 84]."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import pickle
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..problems.tensor_file import ExpertError, TensorFile
+from ..processes import end_with_parent
 from .emulator import Emulator, State, seeds
 from .tape import KnownPolicy
 
@@ -195,7 +194,7 @@ def _begin(pickled: bytes) -> None:
     global _player
     torch.set_num_threads(1)  # there is a process for every core
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its children in order
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    end_with_parent()
     _player = pickle.loads(pickled)
     util.Finalize(None, _let_go, exitpriority=0)
 
@@ -204,14 +203,6 @@ def _let_go() -> None:
     """Emulators complain, at length, when a process ends that still has them."""
     global _player
     del _player
-
-
-def _die_with_parent() -> None:
-    """A parent that is killed ends no one: its children would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent:
-        parent.join()
-        os._exit(1)
 
 
 def _play(part: Part) -> np.ndarray:

@@ -19,9 +19,8 @@ from ..mistakes import UserError, unknown
 from ..records import Record
 from . import methods
 from .checkpoint import Checkpoint
-from .training import Progress, numbers_in, products
+from .training import MEASUREMENTS, Progress, numbers_in, products
 
-MEASUREMENTS = 50  # along a run, besides the one before the first step
 EVALUATION_GAMES = 30
 PPO_GAMES, PPO_ROLLOUT = 32, 32  # games side by side, and steps of each between updates: fewer in a run as short
 EXPLORING = 0.1  # the share of a run in which Sarsa's random actions become few

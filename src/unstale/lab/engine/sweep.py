@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import queue
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 from .. import problems
 from ..experiment import Run
 from ..problems.base import PictureProblem
+from ..processes import end_with_parent
 from ..provenance import provenance
 from ..store import Store
 from .checkpoint import Checkpoint
@@ -112,7 +111,7 @@ def _follow(workers: Sequence[Any], news: Any, progress: Progress) -> None:
 
 def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
     """A worker: takes batches until there are none. It does not outlive the process that started it."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         made = prepare(device)
         store = Store(path)
@@ -120,14 +119,6 @@ def _work(tasks: Any, news: Any, path: Any, device: str) -> None:
             _run_batch(batch, store, device, made, lambda *told: news.put(told))
     except Exception as error:
         news.put(error)
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed cannot tell, and a worker that waits for the next batch would wait forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()  # returns at once if it is dead already
-    os._exit(1)
 
 
 def prepare(device: str) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Training:
     """A batch of runs that differ in seed, α and, unless ``methods.has_one_beta``, β alone.
 
     On a CPU a run's numbers are the same to the last bit in whatever company it is stepped: no operation depends on how
-    many runs there are. (One matrix is multiplied by another routine than several are, so a run alone gets a twin.)
+    many runs there are. (One matrix is multiplied by another routine than several are, so one alone gets a twin there.)
 
     Everything a step reads and writes stays where it is in memory, the number of the step included: on a GPU, steps
     are recorded once as a CUDA graph and replayed.

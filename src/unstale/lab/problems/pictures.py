@@ -44,7 +44,11 @@ class Film:
         return self.frames.shape[-1]
 
     def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        ages = torch.arange(self.channels - 1, -1, -1, device=numbers.device)
-        stack = self.newest[numbers].unsqueeze(-1) - ages
-        stack = torch.where(stack >= self.first[numbers].unsqueeze(-1), stack, 0)
+        stack = stacked(self.newest[numbers], self.first[numbers], self.channels)
         return self.frames[stack].to(dtype).div_(255)
+
+
+def stacked(newest: Tensor, first: Tensor, height: int) -> Tensor:
+    """The frames of a picture, ``[...] → [..., height]``, the newest last; before the episode's first, 0."""
+    frames = newest.unsqueeze(-1) - torch.arange(height - 1, -1, -1, device=newest.device)
+    return torch.where(frames >= first.unsqueeze(-1), frames, 0)
