@@ -122,8 +122,8 @@ def test_methods_that_have_learned_nothing_are_not_compared():
         replace(r, curves={which: np.full_like(curve, 2.3 * noise(r.run, which)) for which, curve in r.curves.items()})
         for r in records("fig2", flat, training=lambda run: 1.2 if run.method == "oracle" else 1.0)
     ]
-    [verdict] = find("fig2").judge(own)
-    assert verdict.outcome == "inconclusive" and "Hardly anything was learned" in verdict.note
+    for verdict in find("fig2").judge(own):
+        assert verdict.outcome == "inconclusive" and "Hardly anything was learned" in verdict.note
 
 
 def test_the_registry_is_in_natural_order():
@@ -161,7 +161,7 @@ def test_methods_are_paired(name, scale):
     "name, choices, count",
     [
         ("fig1", {"method": ["momentum", "oracle", "full"], "damped": True}, 3 * 36 * 10),
-        ("fig2", {"method": ["momentum", "oracle", "diagonal"]}, 3 * 24 * 5),
+        ("fig2", {"method": ["momentum", "oracle", "diagonal"], "damped": True}, 3 * 24 * 5),
         ("fig3", {"method": ["momentum", "oracle", "full", "diagonal"]}, 2160),
         ("fig4", {"method": ["momentum", "oracle", "full", "diagonal"], "damped": True}, 4 * 6 * 50),
         ("fig5", {}, 2 * 4 * 10),
@@ -474,8 +474,8 @@ def unsteady(run: Run) -> float:
 PLANTED = {
     "fig1": (regression, {}, ["holds", "holds"]),
     "fig1, the correction gains": (floor, {}, ["does not hold"] * 2),
-    "fig2": (flat, {"training": lambda run: 1.2 if run.method == "oracle" else 1.0}, ["holds"]),
-    "fig2, test losses differ": (regression, {}, ["does not hold"]),
+    "fig2": (flat, {"training": lambda run: 1.2 if run.method == "oracle" else 1.0}, ["holds"] * 2),
+    "fig2, test losses differ": (regression, {}, ["does not hold"] * 2),
     "fig3": (floor, {}, ["holds"] * 3),
     "fig3, nothing differs": (flat, {}, ["does not hold"] * 3),
     "fig3, the other way round": (lambda run: 0.01 / floor(run), {}, ["holds", "does not hold", "does not hold"]),

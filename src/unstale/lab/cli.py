@@ -133,13 +133,15 @@ def train_expert(
     ] = False,
     steps: Annotated[int | None, arg(help="of a game: how many to learn from")] = None,
     minutes: Annotated[float | None, arg(help="of a game: learn no longer than this")] = None,
+    begin_with: Annotated[Path | None, arg(help="of a game: the file of an expert to go on from")] = None,
     device: Device = "cpu",
 ) -> None:
     """Train the expert whose values acrobot, cartpole or a game of the Atari 2600 (ms_pacman) asks for."""
     from .experts import TASKS, keep_values, train_and_save
 
-    learning = {"--steps": steps is not None, "--minutes": minutes is not None, "--device": device != "cpu"}
-    given = [option for option, is_given in learning.items() if is_given]
+    learning = {"--steps": steps, "--minutes": minutes, "--begin-with": begin_with}
+    given = [option for option, value in learning.items() if value is not None]
+    given += ["--device"] if device != "cpu" else []
     if given and (problem in TASKS or values_only):
         raise UserError(f"{' and '.join(given)} can be chosen only where a game is learned")
     if problem not in TASKS:
@@ -152,7 +154,7 @@ def train_expert(
 
         about = score_anew(problem, path or expert_path(problem), seed)
     else:
-        about = _train_player(problem, path, seed, steps, minutes, device)
+        about = _train_player(problem, path, seed, steps, minutes, begin_with, device)
     _tell(about)
 
 
@@ -166,7 +168,13 @@ def _check_player(game: str, others: str) -> None:
 
 
 def _train_player(
-    game: str, path: Path | None, seed: int, steps: int | None, minutes: float | None, device: str
+    game: str,
+    path: Path | None,
+    seed: int,
+    steps: int | None,
+    minutes: float | None,
+    begin_with: Path | None,
+    device: str,
 ) -> dict[str, str]:
     from .atari.experts import train_expert as train_player
     from .atari.ppo import Settings
@@ -174,7 +182,13 @@ def _train_player(
     from .problems.policies import expert_path
     from .progress import Line
 
-    settings = Settings(game=game, seed=seed, steps=Settings.steps if steps is None else steps, minutes=minutes)
+    settings = Settings(
+        game=game,
+        seed=seed,
+        steps=Settings.steps if steps is None else steps,
+        minutes=minutes,
+        begin_with=str(begin_with or ""),
+    )
     with Line(_screen) as line:
         return train_player(
             settings,

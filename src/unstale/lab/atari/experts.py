@@ -32,6 +32,8 @@ def train(
     ppo = PPO(settings, device)
     if ppo.device.type == "cuda":
         torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("high")
     if checkpoint is not None and checkpoint.exists():
         _resume(ppo, checkpoint)
     saved = time.monotonic()
@@ -64,6 +66,7 @@ def train_expert(
         "steps": str(ppo.steps),
         "seconds": f"{ppo.seconds:.0f}",
         "device": torch.cuda.get_device_name(ppo.device) if ppo.device.type == "cuda" else "cpu",
+        **_before(settings),
         **_scored(expert, episodes, settings.seed),
     }
     # Before the first game is over there is no score, and files hold finite numbers only.
@@ -93,12 +96,21 @@ def _scored(expert: Expert, episodes: int, seed: int) -> dict[str, str]:
     }
 
 
+def _before(settings: Settings) -> dict[str, str]:
+    """What is known of the expert that a run began with, if it is one of this project's."""
+    path = Path(settings.begin_with)
+    if not settings.begin_with or path.suffix == ".zip":
+        return {}
+    _, about = about_expert(path, settings.game)
+    return {f"before_{name}": about[name] for name in ("command", "steps", "seconds", "score")}
+
+
 def command(settings: Settings, device: str = "cpu") -> str:
     """The command that trains this expert."""
     usual = Settings()
     given = [
-        f" --{name} {getattr(settings, name)}"
-        for name in ("seed", "steps", "minutes")
+        f" --{name.replace('_', '-')} {getattr(settings, name)}"
+        for name in ("seed", "steps", "minutes", "begin_with")
         if getattr(settings, name) != getattr(usual, name)
     ]
     where = f" --device {device}" if device != "cpu" else ""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import unstale
 
 from ..mistakes import UserError, unknown
-from .actor import Actor, Expert
+from .actor import Actor, Expert, load_expert
 from .games import action_count, check_game
 from .returns import n_step_parts
 from .rollout import REWARDS, Collector, Rollout
@@ -49,6 +49,7 @@ class Settings:
     correction: str = "none"  # one of the library's, for the critic; and so are the next two
     horizon: int | None = None
     trust: float | None = 1.0
+    begin_with: str = ""  # the file of an expert to go on from
 
     def check(self) -> None:
         """Refuses, in one line, what cannot be run."""
@@ -100,6 +101,8 @@ class PPO:
         self.numbers = torch.Generator(self.device).manual_seed(settings.seed)
         weights = torch.Generator().manual_seed(settings.seed)
         self.actor = Actor(action_count(settings.game), weights).to(self.device)
+        if settings.begin_with:
+            self.actor.load_state_dict(load_expert(settings.begin_with, settings.game).actor.state_dict())
         self.optimizer = unstale.CorrectedAdam(
             self.actor,
             lr=settings.lr,
@@ -144,21 +147,25 @@ class PPO:
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * left
         for batch in minibatches(rollout, settings, self.numbers):
-            logits = self._critic_backward(batch)
-            policy_loss(batch, logits, settings.clip, settings.entropy * left).backward()  # adds to .grad
+            self._backward(batch, settings.entropy * left)
             nn.utils.clip_grad_norm_(self.actor.parameters(), settings.max_norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-    def _critic_backward(self, batch: Minibatch) -> Tensor:
-        """Fills ``.grad`` with the critic's gradient, and returns the actor's logits from the same pass."""
+    def _backward(self, batch: Minibatch, entropy: float) -> None:
+        """Fills ``.grad`` with the gradients of actor and critic."""
         logits, value = self.actor(batch.observation)
+        policy = policy_loss(batch, logits, self.settings.clip, entropy)
         weight = self.settings.value_weight
+        if self.settings.correction == "none" and not self.optimizer.watchers:  # both in one pass
+            critic = nn.functional.mse_loss(value, batch.target(self.actor).detach()) / 2
+            (policy + weight * critic).backward()
+            return
         if self.optimizer.watchers or self.settings.correction == "oracle":  # these look at past batches again
             self.optimizer.backward(lambda: (self.actor(batch.observation)[1], batch.target(self.actor)), weight=weight)
         else:
             self.optimizer.backward(value, batch.target(self.actor), weight=weight)
-        return logits
+        policy.backward()  # adds to .grad
 
     def score(self) -> float:
         """The mean over the last games; not a number before the first is over."""

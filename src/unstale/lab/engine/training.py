@@ -31,7 +31,7 @@ CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
 # Measuring a network of so many multiply-adds a row costs as much as hundreds of steps, and waits for a thousand.
 # Instruments look back on few of its steps: the parameters of each are kept.
-LARGE, RARELY, RECENT = 1e6, 1000, 20
+LARGE, RARELY, RECENT = 1e5, 1000, 20
 # All that a step reads and writes, besides the batches.
 STATE = (
     "theta",

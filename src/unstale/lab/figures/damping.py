@@ -9,14 +9,20 @@ from .base import Panel, Verdict
 from .curves import against_panel, divergence_panels, learning_panels
 from .layout import select
 
-READINGS = {"damped, as the text has it": True, "undamped": False}
+UNDAMPED = "undamped"
+READINGS = {"damped, as the text has it": True, UNDAMPED: False}
+
+
+def read(records: Sequence[Record], reading: str) -> tuple[list[Record], str]:
+    """The records of a reading, and its short name."""
+    return select(records, damped=READINGS[reading]), reading.split(",")[0]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     """Of each reading its learning curves, and where runs diverged or, if none did, what α does."""
     drawn = []
-    for reading, damped in READINGS.items():
-        own, name = select(records, damped=damped), reading.split(",")[0]
+    for reading in READINGS:
+        own, name = read(records, reading)
         drawn += learning_panels(own, name)
         drawn += divergence_panels(own, "alpha", name) or [against_panel(own, "alpha", about=name)]
     return drawn
@@ -24,4 +30,4 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 def judged(verdict: Callable[[Sequence[Record], str], Verdict]) -> Callable[[Sequence[Record]], list[Verdict]]:
     """A verdict for each reading, of a function of records and the name of the reading."""
-    return lambda records: [verdict(select(records, damped=damped), name) for name, damped in READINGS.items()]
+    return lambda records: [verdict(read(records, reading)[0], reading) for reading in READINGS]
