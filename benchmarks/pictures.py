@@ -61,6 +61,9 @@ class Noise:
     def values(self) -> dict[str, ValueSet]:
         return {}
 
+    def fingerprint(self) -> str:
+        return "noise"
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -341,6 +341,7 @@ def test_a_damaged_checkpoint_is_none(tmp_path):
 
 def test_trust_is_logged(monkeypatch):
     monkeypatch.setattr(training, "RARELY", 1)
+    monkeypatch.setattr(training, "SELDOM", 50)
     run = replace(CASES["small"], method="adam_window", alpha=0.05, measure=("trust",), steps=50)
     (record,) = Training([run], "cpu").run()
     bounded, staleness = record.curves["bounded"], record.curves["staleness"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,7 +22,10 @@ from torch.nn import functional as F
 
 from ...samples import Matrix, Outer, Piece
 
-PART, PARTS = 128, 64  # samples of a sum on a GPU that go together; and how many such parts, where samples are many
+# A product with a long sum and a small result keeps little of a GPU busy: the sum is cut up there.
+PART, PARTS = 128, 64  # samples that go together; and how many such parts, where samples are many
+LONG, FEW, PIECES = 4096, 256, 16  # inputs that are many, rows that are few, and how many pieces inputs are cut into
+STREAMS = 8  # convolutions that a GPU does at a time
 Write = Callable[[Tensor], object]  # fills the tensor it is given with activations
 
 
@@ -86,7 +90,11 @@ class Dense(Layer):
         return columns, columns[..., 1:, :]
 
     def apply(self, matrix: Tensor, kept: Tensor) -> Tensor:
-        return matrix @ kept
+        inputs = self.shape[1] - 1
+        if not kept.is_cuda or inputs < LONG or inputs % PIECES or kept.shape[-1] > FEW:
+            return matrix @ kept
+        pieces = matrix[..., 1:].unflatten(-1, (PIECES, -1)).movedim(-2, -3)
+        return (pieces @ kept[..., 1:, :].unflatten(-2, (PIECES, -1))).sum(-3) + matrix[..., :1]
 
     def into(self, matrix: Tensor, gradient: Tensor) -> Tensor:
         return matrix[..., 1:].mT @ gradient
@@ -136,28 +144,26 @@ class Conv(Layer):
         return x
 
     def apply(self, matrix: Tensor, kept: Tensor) -> Tensor:
-        def convolve(matrix: Tensor, kept: Tensor) -> Tensor:
-            bias, weight = self._split(matrix)
+        def convolve(weight: Tensor, bias: Tensor, kept: Tensor) -> Tensor:
             return F.conv2d(_square(kept), weight, bias, self._stride, self._padding).flatten(-2)
 
-        return _run_by_run(convolve, matrix, kept, (2, 3))
+        return _run_by_run(convolve, (self._weight(matrix), 4), (matrix[..., 0], 1), (kept, 3))
 
     def into(self, matrix: Tensor, gradient: Tensor) -> Tensor:
-        def backward(matrix: Tensor, gradient: Tensor) -> Tensor:
-            _, weight = self._split(matrix)
+        def backward(weight: Tensor, gradient: Tensor) -> Tensor:
             rows, channels = gradient.shape[0], self._weight_shape[1]
             like = gradient.new_empty(()).expand(rows, channels, self._side, self._side)  # only its shape counts
             return self._backward(gradient, like, weight, (True, False))[0].flatten(-2)
 
-        return _run_by_run(backward, matrix, gradient, (2, 3))
+        return _run_by_run(backward, (self._weight(matrix), 4), (gradient, 3))
 
     def sum_into(self, out: Tensor, kept: Tensor, gradient: Tensor) -> None:
         def backward(kept: Tensor, gradient: Tensor) -> Tensor:
             like = gradient.new_empty(()).expand(self._weight_shape)
-            weight = self._backward(gradient, _square(kept), like, (False, True))[1].flatten(1)
-            return torch.cat([gradient.sum((0, 2)).unsqueeze(-1), weight], -1)
+            return self._backward(gradient, _square(kept), like, (False, True))[1].flatten(1)
 
-        out.copy_(_run_by_run(backward, kept, gradient, (3, 3)))
+        out[..., 0] = gradient.sum((-3, -1))
+        out[..., 1:] = _run_by_run(backward, (kept, 3), (gradient, 3))
 
     def by_sample(self, span: slice, kept: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
         """Written out, unless factors would hold fewer numbers: a kernel meets many patches."""
@@ -171,8 +177,9 @@ class Conv(Layer):
         gradients = by_row.flatten(-2).unflatten(-2, roles)
         return Matrix(span, (gradients[..., 0, :, :], gradients.sum(-3)))
 
-    def _split(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        return matrix[:, 0], matrix[:, 1:].reshape(self._weight_shape)
+    def _weight(self, matrix: Tensor) -> Tensor:
+        """The kernels of all runs, their channels side by side."""
+        return matrix[..., 1:].unflatten(-1, self._weight_shape[1:]).movedim(-3, -1).contiguous().movedim(-1, -3)
 
     def _backward(self, gradient: Tensor, seen: Tensor, weight: Tensor, wanted: tuple[bool, bool]) -> list[Tensor]:
         stride, padding, none = [self._stride] * 2, [self._padding] * 2, [0, 0]
@@ -193,14 +200,40 @@ def initial(layer: Layer, generator: torch.Generator) -> Tensor:
     return (2 * torch.rand(layer.size, generator=generator, dtype=torch.float64) - 1) * bound
 
 
-def _run_by_run(work: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, own: tuple[int, int]) -> Tensor:
-    """``work`` done for each run: the last ``own`` dimensions of the tensors are its own, those before count runs."""
-    runs = torch.broadcast_shapes(x.shape[: -own[0]], y.shape[: -own[1]])
+def _run_by_run(work: Callable[..., Tensor], *operands: tuple[Tensor, int]) -> Tensor:
+    """``work`` done for each run. With every operand comes how many of its last dimensions are its own: those before
+    count runs."""
+    runs = torch.broadcast_shapes(*(x.shape[: x.ndim - own] for x, own in operands))
     if not runs:
-        return work(x, y)
-    each = [t.expand(*runs, *t.shape[-n:]).flatten(0, len(runs) - 1) for t, n in zip((x, y), own, strict=True)]
+        return work(*(x for x, _ in operands))
+    each = [x.expand(*runs, *x.shape[x.ndim - own :]).flatten(0, len(runs) - 1) for x, own in operands]
     # What comes out has its channels side by side; so does the stack of it.
-    return torch.stack([work(*pair).mT for pair in zip(*each, strict=True)]).mT.unflatten(0, runs)
+    done = _at_the_same_time(lambda number: work(*(x[number] for x in each)).mT, len(each[0]), each[0].device)
+    return torch.stack(done).mT.unflatten(0, runs)
+
+
+def _at_the_same_time(work: Callable[[int], Tensor], count: int, device: torch.device) -> list[Tensor]:
+    """Of every number below the count. One run's work leaves most of a GPU idle: there it is done on several streams.
+
+    They begin with what the present stream has done so far, and it waits for them. So no memory that one stream gives
+    back is taken by another that is still ahead."""
+    if device.type != "cuda" or count == 1:
+        return [work(number) for number in range(count)]
+    present, streams = torch.cuda.current_stream(device), _streams(device)[:count]
+    for stream in streams:
+        stream.wait_stream(present)
+    done = []
+    for number in range(count):
+        with torch.cuda.stream(streams[number % len(streams)]):
+            done.append(work(number))
+    for stream in streams:
+        present.wait_stream(stream)
+    return done
+
+
+@cache
+def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(STREAMS)]
 
 
 def _square(x: Tensor) -> Tensor:
@@ -217,7 +250,7 @@ def _below_ones(like: Tensor, inputs: int, rows: int) -> Tensor:
 
 
 def _sum_outer(b: Tensor, a: Tensor, out: Tensor) -> None:
-    """``out ← Σ_k b_k a_kᵀ``. A product over very many samples keeps little of a GPU busy: it is cut up there."""
+    """``out ← Σ_k b_k a_kᵀ``."""
     rows = a.shape[-1]
     if not a.is_cuda:
         out.copy_(b @ a.mT)  # which is quicker there than to write to places apart

@@ -32,6 +32,7 @@ MEASUREMENTS = 50  # along a run, besides the one before the first step
 # Measuring a network of so many multiply-adds a row costs as much as hundreds of steps, and waits for a thousand.
 # Instruments look back on few of its steps: the parameters of each are kept.
 LARGE, RARELY, RECENT = 1e5, 1000, 20
+SELDOM = 20  # measurements of such a network
 # All that a step reads and writes, besides the batches.
 STATE = (
     "theta",
@@ -99,6 +100,7 @@ class Training:
             room = CACHED // self.network.widest // first.batch * first.batch
             self.at_once = max(first.batch, room) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
+        self.average, self.move = (in_one_pass(work, device) for work in (self._average, self._move))
         self.recent = Recent(self.theta, horizon) if first.measure else None
         self.trust_log = TrustLog(self.theta) if "trust" in first.measure and self.correction is not None else None
         self.value_sets = {
@@ -114,7 +116,9 @@ class Training:
 
     def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
         steps = self.runs[0].steps
-        chunk = max(1, steps // MEASUREMENTS, min(steps, RARELY) if self.network.work > LARGE else 0)
+        chunk = max(1, steps // MEASUREMENTS)
+        if self.network.work > LARGE:
+            chunk = max(steps // SELDOM, min(steps, RARELY))
         at, measured, seconds = self._resume(checkpoint)
         advance = stepper(self, at[-1] if at else 0)
         if at:
@@ -163,7 +167,7 @@ class Training:
         momentum, residual = self._oracle() if self.is_oracle else self._corrected()
         if self.recent is not None:
             self.recent.remember(self.theta, self.step_number)
-        self._move(momentum, residual)
+        self.move(momentum, residual)
         self.feed.advance()
         self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
 
@@ -174,8 +178,7 @@ class Training:
         slope, curvature = self._derivatives(residual)
         batch = self._batch(samples, seen, slope, curvature)
         gradient = batch.semi_gradient()
-        mean_(self.mu, gradient, self.decay)
-        self._square(gradient)
+        self.average(gradient)
         if self.correction is None:
             return self.mu, residual
         last_move = self.displacement if self.believed is None else self.believed
@@ -198,6 +201,11 @@ class Training:
             newest = self.network.newest(states, self.runs[0].batch)
             self._square(self.network.gradient(self.theta, newest, slope[..., -self.runs[0].batch :]).total)
         return momentum, residual[..., -self.runs[0].batch :]
+
+    def _average(self, gradient: Tensor) -> None:
+        """Into momentum and, for Adam, into the mean square."""
+        mean_(self.mu, gradient, self.decay)
+        self._square(gradient)
 
     def _square(self, gradient: Tensor) -> None:
         if self.square is not None:
@@ -321,6 +329,16 @@ def products(precision: str) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def in_one_pass(work: Callable[..., None], device: str) -> Callable[..., None]:
+    """The same work. On a GPU it is compiled: what is done to each parameter alone then reads and writes memory once,
+    and not once for every operation."""
+    if not device.startswith("cuda"):
+        return work
+    torch._inductor.config.compile_threads = 1  # there is little to compile: starting helpers would take longer
+    torch._dynamo.config.recompile_limit = 1000  # one for every shape and kind of run
+    return torch.compile(work, dynamic=False)
 
 
 def stepper(training: Training, made: int) -> Callable[[int], None]:

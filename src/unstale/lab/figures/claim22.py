@@ -49,12 +49,12 @@ def _mostly_backward(records: Sequence[Record]) -> Part:
     tells their time from that of Z."""
     adam, linearized, dense = (_seconds(records, m) for m in ("adam", "adam_linearized", "adam_dense"))
     backward, z, extra = linearized - adam, dense - linearized, dense - adam
-    if min(backward, extra) <= 0:
+    if extra <= 0:
         return Part("the extra time cannot be told from none", "inconclusive")
-    share = backward / extra
+    share = max(0.0, backward / extra)  # gradients sample by sample may even come quicker than their sum
     says = (
-        f"of the extra {_milliseconds(extra)} a step, {_milliseconds(backward)} are backward passes and "
-        f"{_milliseconds(z)} are Z: {100 * share:.0f} %"
+        f"of the extra {_milliseconds(extra)} a step, {_milliseconds(max(0.0, backward))} are backward passes and "
+        f"{_milliseconds(min(z, extra))} are Z: {100 * share:.0f} %"
     )
     return Part(says, decided(share > 0.5, len(select(records, method="adam_dense"))), share)
 

@@ -54,5 +54,5 @@ FIGURE = Figure(
     runs=lambda scale: in_the_papers_setting(scale, METHODS),
     panels=panels,
     judge=judge,
-    cut=f"5 seeds and 20,000 steps: {FOR_WANT_OF_TIME}",
+    cut=f"5 seeds and 50,000 steps: {FOR_WANT_OF_TIME}",
 )

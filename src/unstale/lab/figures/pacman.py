@@ -28,7 +28,7 @@ PLAY = Grid(
         "steps": 500_000,
         "precision": "tf32",
     },
-    quick={"seed": seeds(5), "steps": 20_000},
+    quick={"seed": seeds(5), "steps": 50_000},
     smoke={"width": 2, "batch": 4, "seed": seeds(2), "steps": 10},
 )
 MEASURED = PLAY.varied(paper={"measure": ("drift", "batch agreement", "trust")})
@@ -58,17 +58,21 @@ def resolved(records: Sequence[Record]) -> list[Record]:
 
 
 def paired(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Evidence]:
-    """What runs end with, paired by seed alone: methods have an α and a β of their own, and some have fewer seeds."""
+    """What runs end with, paired by seed alone: methods have an α and a β of their own. Some have fewer seeds or steps:
+    they are compared by what all have."""
     methods = {method: select(records, method=method) for pair in pairs for method in pair}
-    common = set.intersection(*({record.run.seed for record in own} for own in methods.values()))
-    alike = [
-        replace(record, run=replace(record.run, alpha=0.0, beta=0.0))
-        for own in methods.values()
-        for record in own
-        if record.run.seed in common
-    ]
+    seeds = set.intersection(*({record.run.seed for record in own} for own in methods.values()))
+    steps = min(record.run.steps for own in methods.values() for record in own)
+    alike = [_ended(record, curve, steps) for own in methods.values() for record in own if record.run.seed in seeds]
     layout = lay_out(alike)
     return compared(layout.final(curve), pairs, layout.worst(curve))
+
+
+def _ended(record: Record, curve: str, steps: int) -> Record:
+    """As if the run had ended after so many steps, and had no α and β of its own."""
+    kept = [0, int(np.flatnonzero(record.at == steps)[0])]
+    run = replace(record.run, alpha=0.0, beta=0.0, steps=steps)
+    return replace(record, run=run, at=record.at[kept], curves={curve: record.curves[curve][kept]})
 
 
 def ends(records: Sequence[Record], curve: str) -> dict[str, Array]:
