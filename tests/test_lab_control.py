@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from unstale.lab.engine import checkpoint, control
-from unstale.lab.engine.checkpoint import Checkpoint
+from unstale.lab import checkpoint
+from unstale.lab.checkpoint import Checkpoint
+from unstale.lab.engine import control
 from unstale.lab.engine.control import Control, is_control
 from unstale.lab.engine.plan import cost, plan
 from unstale.lab.engine.sweep import missing, run_batches

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import unstale
-from unstale.lab import problems
-from unstale.lab.engine import checkpoint, training
+from unstale.lab import checkpoint, problems
+from unstale.lab.checkpoint import Checkpoint
+from unstale.lab.engine import training
 from unstale.lab.engine.architectures import network_of
-from unstale.lab.engine.checkpoint import Checkpoint
 from unstale.lab.engine.methods import METHODS
 from unstale.lab.engine.sweep import run_batches
 from unstale.lab.engine.training import Training

@@ -18,15 +18,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import unstale
+from unstale.lab import checkpoint
 from unstale.lab.atari import experts, scoring
 from unstale.lab.atari.actor import Actor, Expert, load_expert, save_expert
 from unstale.lab.atari.experts import train, train_expert
 from unstale.lab.atari.games import action_count, check_game, make_games
 from unstale.lab.atari.measuring import measured
-from unstale.lab.atari.ppo import PPO, Settings
+from unstale.lab.atari.ppo import PPO, Settings, minibatches
 from unstale.lab.atari.returns import n_step_parts
 from unstale.lab.atari.rollout import REWARDS, Collector, Rollout
 from unstale.lab.atari.scoring import evaluate
+from unstale.lab.checkpoint import Checkpoint
 from unstale.lab.mistakes import UserError
 from unstale.lab.problems.tensor_file import ExpertError
 
@@ -261,16 +263,16 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         if progress.steps == 32:
             raise Interrupted
 
-    monkeypatch.setattr(experts, "CHECKPOINT_SECONDS", 0.0)
-    settings, path = Settings(**{**vars(TINY), "steps": 48}), tmp_path / "run.checkpoint"
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    settings, kept = Settings(**{**vars(TINY), "steps": 48}), Checkpoint(tmp_path / "run.checkpoint")
     with pytest.raises(Interrupted):
-        train(settings, progress=interrupt, checkpoint=path)
+        train(settings, progress=interrupt, checkpoint=kept)
     seen = []
-    ppo = train(settings, progress=seen.append, checkpoint=path)
+    ppo = train(settings, progress=seen.append, checkpoint=kept)
     assert [row.steps for row in seen] == [32, 48]
     assert [row.steps for row in ppo.curve] == [16, 32, 48]
     assert ppo.optimizer.state_of("group 0")["step"] == 6
-    again = train(settings, progress=seen.append, checkpoint=path)  # there is nothing left to do
+    again = train(settings, progress=seen.append, checkpoint=kept)  # there is nothing left to do
     assert (
         len(seen) == 2
         and Expert("ms_pacman", again.actor).fingerprint() == Expert("ms_pacman", ppo.actor).fingerprint()
@@ -278,14 +280,14 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_of_another_run_or_of_nothing_is_refused(tmp_path):
-    path = tmp_path / "run.checkpoint"
-    train(TINY, checkpoint=path)
+    kept = Checkpoint(tmp_path / "run.checkpoint")
+    train(TINY, checkpoint=kept)
     with pytest.raises(UserError) as error:
-        train(Settings(**{**vars(TINY), "seed": 1}), checkpoint=path)
+        train(Settings(**{**vars(TINY), "seed": 1}), checkpoint=kept)
     assert "other settings" in line_of(error)
-    path.write_bytes(path.read_bytes()[:1000])
+    kept.path.write_bytes(kept.path.read_bytes()[:1000])
     with pytest.raises(UserError) as error:
-        train(TINY, checkpoint=path)
+        train(TINY, checkpoint=kept)
     assert "Delete it to begin again" in line_of(error)
 
 
@@ -348,6 +350,26 @@ def test_an_expert_is_trained_scored_kept_and_plays_on_as_it_did(tmp_path):
     assert curve[-1, 0] == 2560 and 60 <= curve[-1, 2] <= 2000
     expert = load_expert(path)
     assert f"{np.mean(evaluate(expert, 1, seed=2)):.1f}" == about["score"]
+    further = Settings(**{**vars(TINY), "begin_with": str(path)})
+    assert expert.fingerprint() == PPO(further).policy().fingerprint()  # before its first step
+    about_further = train_expert(further, tmp_path / "further.safetensors", episodes=1)
+    assert f"--begin-with {path}" in about_further["command"]
+    assert {name: about_further[f"before_{name}"] for name in ("command", "steps", "score")} == {
+        name: about[name] for name in ("command", "steps", "score")
+    }
+
+
+def test_actor_and_critic_have_the_gradients_of_two_passes_in_one():
+    """The plain one is the sum of what the library's backward and the policy's give."""
+    rollout = Collector("ms_pacman", 2, 8, 0, "log", CPU).collect(an_actor(), numbers())
+    found = []
+    for correction in ("none", "diagonal"):
+        ppo = PPO(Settings(**{**vars(TINY), "correction": correction, "n_step": 2}))
+        [batch, *_] = minibatches(rollout, ppo.settings, numbers())
+        ppo._backward(batch, entropy=0.01)
+        found.append([p.grad for p in ppo.actor.parameters()])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
 def saved(path, **changes):

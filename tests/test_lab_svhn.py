@@ -278,8 +278,9 @@ def test_the_offset_is_the_mean_colour_of_the_training_set(official):
     image = SETS["train"][0] / 255
     mean = [np.mean([picture[:, :, colour] for picture in image]) for colour in range(3)]
     torch.testing.assert_close(problem.offset.double(), torch.tensor(mean), rtol=1e-6, atol=0)
-    seen = problem.pictures("cpu").images[:60] / 255 - problem.offset[:, None, None]
+    seen = problem.pictures("cpu").look(torch.arange(60), torch.float64)
     assert seen.mean((0, 2, 3)).abs().max() < 1e-6
+    assert seen.square().mean().item() == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_stream_draws_from_the_training_set_with_its_labels(official):

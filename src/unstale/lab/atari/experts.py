@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,37 +11,32 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..checkpoint import Checkpoint
 from ..mistakes import UserError
 from ..problems.policies import making_of
 from .actor import Expert, about_expert, load_expert, save_expert
 from .ppo import PPO, Progress, Settings
 from .scoring import GAMES, evaluate
 
-CHECKPOINT_SECONDS = 120.0
-
 
 def train(
     settings: Settings,
     device: torch.device | str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
-    checkpoint: Path | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> PPO:
-    """A whole run. With a checkpoint's path it is saved every few minutes, and goes on from there if it was begun."""
+    """A whole run. With a checkpoint it is saved every few minutes, and goes on from there if it was begun."""
     ppo = PPO(settings, device)
     if ppo.device.type == "cuda":
         torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
-    if checkpoint is not None and checkpoint.exists():
+    if checkpoint is not None and checkpoint.path.exists():
         _resume(ppo, checkpoint)
-    saved = time.monotonic()
     for state in ppo.run():
         progress(state)
-        if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            _save(ppo, checkpoint)
-            saved = time.monotonic()
-    if checkpoint is not None:
-        _save(ppo, checkpoint)
+        if checkpoint is not None and (checkpoint.is_due or state.done == 1):
+            checkpoint.save({"settings": asdict(settings), **ppo.state_dict()})
     return ppo
 
 
@@ -56,7 +49,7 @@ def train_expert(
 ) -> dict[str, str]:
     """Trains an expert, scores it, keeps it, and returns what its file says about itself. A run that was interrupted
     goes on from its checkpoint, which lies beside the expert's file until that is written."""
-    checkpoint = path.with_suffix(".checkpoint")
+    checkpoint = Checkpoint(path.with_suffix(".checkpoint"))
     ppo = train(settings, device, progress, checkpoint)
     expert = Expert(settings.game, ppo.actor).rounded()
     about = {
@@ -72,7 +65,7 @@ def train_expert(
     # Before the first game is over there is no score, and files hold finite numbers only.
     curve = [row[:3] for row in ppo.curve if not math.isnan(row.score)]
     save_expert(path, expert, torch.tensor(curve, dtype=torch.float64).reshape(-1, 3), about)
-    checkpoint.unlink(missing_ok=True)
+    checkpoint.remove()
     return about
 
 
@@ -117,22 +110,14 @@ def command(settings: Settings, device: str = "cpu") -> str:
     return making_of(settings.game) + "".join(given) + where
 
 
-def _save(ppo: PPO, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    torch.save({"settings": asdict(ppo.settings), **ppo.state_dict()}, unfinished)
-    unfinished.replace(path)
-
-
-def _resume(ppo: PPO, path: Path) -> None:
-    try:
-        state = torch.load(path, map_location=ppo.device, weights_only=True)
-        settings = state.pop("settings")
-    except (OSError, KeyError, EOFError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"cannot go on from {path}: {why}. Delete it to begin again.") from error
-    if settings != asdict(ppo.settings):
+def _resume(ppo: PPO, checkpoint: Checkpoint) -> None:
+    state = checkpoint.load(str(ppo.device))
+    if state is None:
         raise UserError(
-            f"{path} belongs to a run with other settings: delete it to begin again, or choose another path"
+            f"cannot go on from {checkpoint.path}: it is damaged, or another version's. Delete it to begin again."
+        )
+    if state["settings"] != asdict(ppo.settings):
+        raise UserError(
+            f"{checkpoint.path} belongs to a run with other settings: delete it to begin again, or choose another path"
         )
     ppo.load_state_dict(state)

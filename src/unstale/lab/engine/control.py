@@ -14,11 +14,11 @@ import numpy as np
 from ..atari import ppo, sarsa
 from ..atari.measuring import Point, measured
 from ..atari.scoring import evaluate
+from ..checkpoint import Checkpoint
 from ..experiment import Run
 from ..mistakes import UserError, unknown
 from ..records import Record
 from . import methods
-from .checkpoint import Checkpoint
 from .training import MEASUREMENTS, Progress, numbers_in, products
 
 EVALUATION_GAMES = 30

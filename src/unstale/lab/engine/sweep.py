@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from .. import problems
+from ..checkpoint import Checkpoint
 from ..experiment import Run
 from ..problems.base import PictureProblem
 from ..processes import end_with_parent
 from ..provenance import provenance
 from ..store import Store
-from .checkpoint import Checkpoint
 from .control import Control, is_control
 from .plan import cost, plan
 from .training import Training

@@ -16,11 +16,11 @@ from ...momentum import correct
 from ...running import mean_
 from ...samples import Batch, Linearization
 from .. import problems
+from ..checkpoint import Checkpoint
 from ..experiment import Run
 from ..records import Record
 from . import methods
 from .architectures import network_of
-from .checkpoint import Checkpoint
 from .data import Feed, Samples, moved
 from .instruments import INSTRUMENTS, Recent, TrustLog
 from .network import Pass

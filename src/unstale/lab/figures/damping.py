@@ -29,5 +29,10 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judged(verdict: Callable[[Sequence[Record], str], Verdict]) -> Callable[[Sequence[Record]], list[Verdict]]:
-    """A verdict for each reading, of a function of records and the name of the reading."""
-    return lambda records: [verdict(read(records, reading)[0], reading) for reading in READINGS]
+    """A verdict for each reading that there are runs of, of a function of records and the name of the reading."""
+
+    def judge(records: Sequence[Record]) -> list[Verdict]:
+        each = {reading: read(records, reading)[0] for reading in READINGS}
+        return [verdict(own, reading) for reading, own in each.items() if own]
+
+    return judge

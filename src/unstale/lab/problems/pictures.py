@@ -10,11 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Stills:
-    """Single pictures, less their mean colour."""
+    """Single pictures, less their mean colour, in units of how much colours vary."""
 
     images: Tensor  # uint8 [pictures, channels, side, side]
     offset: Tensor  # [channels], on [0, 1]
     answers: int
+    spread: float = 1.0  # on [0, 1]
 
     @property
     def channels(self) -> int:
@@ -25,7 +26,8 @@ class Stills:
         return self.images.shape[-1]
 
     def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.images[numbers].to(dtype).div_(255) - self.offset.to(dtype)[:, None, None]
+        pictures = self.images[numbers].to(dtype).div_(255) - self.offset.to(dtype)[:, None, None]
+        return pictures.div_(self.spread)
 
 
 @dataclass(frozen=True)
