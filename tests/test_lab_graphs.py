@@ -119,10 +119,10 @@ def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, mo
     replayed, one_by_one = Training(runs, "cuda"), Training(runs, "cuda")
     records = replayed.run()
 
-    def plainly(training):
+    def plainly(training, made):
         return lambda count: [training.step() for _ in range(count)]
 
-    monkeypatch.setattr(engine, "_stepper", plainly)
+    monkeypatch.setattr(engine, "stepper", plainly)
     expected = one_by_one.run()
     for one, other in zip(records, expected, strict=True):
         assert one.diverged_at == other.diverged_at

@@ -40,7 +40,9 @@ class Classes:
     answers = 3
 
     def pictures(self, device: str) -> Stills:
-        return Stills(numbers(PICTURES, 3, 16, 16), torch.tensor([0.4, 0.5, 0.6]), self.answers)
+        return Stills(
+            numbers(PICTURES, 3, 16, 16).to(device), torch.tensor([0.4, 0.5, 0.6]).to(device), self.answers, spread=0.5
+        )
 
     def fingerprint(self) -> str:
         return "noise"
@@ -70,7 +72,8 @@ class Game(Classes):
 
     def pictures(self, device: str) -> Film:
         first = torch.tensor([1] * 5 + [6] * (PICTURES - 5))
-        return Film(numbers(1 + PICTURES, self.side, self.side), 1 + torch.arange(PICTURES), first, self.answers)
+        film = numbers(1 + PICTURES, self.side, self.side), 1 + torch.arange(PICTURES), first
+        return Film(*(part.to(device) for part in film), self.answers)
 
     def stream(self, seed: int, batch: int, n_step: int):
         generator = seeded("game", seed)
@@ -361,3 +364,14 @@ def test_runs_know_their_data(tmp_path, monkeypatch):
     torch.set_flush_denormal(False)
     with pytest.raises(UserError, match=r"different data \(noise; other noise\)"):
         summarise(figure, "paper", store)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["adam", "adam_diagonal_literal", "adam_window", "adam_frozen", "adam_oracle"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_makes_the_steps_of_a_cpu(case, method):
+    """On streams of its own, compiled, recorded and replayed; and with products cut up, which 16 is wide enough for."""
+    runs = [replace(CASES[case], method=method, width=16, steps=40, alpha=1e-3, seed=seed) for seed in range(3)]
+    for expected, found in zip(Training(runs, "cpu").run(), Training(runs, "cuda").run(), strict=True):
+        for name, curve in expected.curves.items():
+            np.testing.assert_allclose(found.curves[name], curve, rtol=1e-8, err_msg=name)
