@@ -18,7 +18,7 @@ from unstale.lab.problems import mountain_car
 from unstale.lab.problems.base import seeded
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-benchmark, plain_lab = import_module("engine"), import_module("plain_lab")
+benchmark, plain_lab, pictures = map(import_module, ("engine", "plain_lab", "pictures"))
 
 STEPS = 25
 
@@ -121,3 +121,10 @@ def test_targets_missed_are_on_the_page():
         "whole figure, minutes on 2 cores": False,
     }
     assert benchmark.page({**result, "cells": CELLS}).count("**not met**") == 5
+
+
+def test_steps_that_look_at_pictures_are_timed_beside_adams(monkeypatch):
+    monkeypatch.setitem(problems.PROBLEMS, "noise", pictures.Noise)
+    run = Run(problem="noise", network="small_atari", width=2, batch=2)
+    adam, window = pictures.measure(run, ["adam", "adam_window"], 2, "cpu", seconds=0.01)
+    assert adam.ratio == 1 and window.ratio > 0 and window.parameters == adam.parameters > 0
