@@ -12,7 +12,7 @@ from torch import nn
 import unstale
 from unstale.lab import checkpoint, problems
 from unstale.lab.checkpoint import Checkpoint
-from unstale.lab.engine import training
+from unstale.lab.engine import layers, training
 from unstale.lab.engine.architectures import network_of
 from unstale.lab.engine.methods import METHODS
 from unstale.lab.engine.sweep import run_batches
@@ -343,8 +343,7 @@ def test_a_damaged_checkpoint_is_none(tmp_path):
 
 
 def test_trust_is_logged(monkeypatch):
-    monkeypatch.setattr(training, "RARELY", 1)
-    monkeypatch.setattr(training, "SELDOM", 50)
+    monkeypatch.setattr(training, "RARELIEST", 1)
     run = replace(CASES["small"], method="adam_window", alpha=0.05, measure=("trust",), steps=50)
     (record,) = Training([run], "cpu").run()
     bounded, staleness = record.curves["bounded"], record.curves["staleness"]
@@ -369,9 +368,11 @@ def test_runs_know_their_data(tmp_path, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", ["adam", "adam_diagonal_literal", "adam_window", "adam_frozen", "adam_oracle"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_gpu_makes_the_steps_of_a_cpu(case, method):
+def test_a_gpu_makes_the_steps_of_a_cpu(case, method, monkeypatch):
     """On streams of its own, compiled, recorded and replayed; and with products cut up, which 16 is wide enough for."""
-    runs = [replace(CASES[case], method=method, width=16, steps=40, alpha=1e-3, seed=seed) for seed in range(3)]
+    monkeypatch.setattr(layers, "STREAMS", 2)
+    layers._streams.cache_clear()
+    runs = [replace(CASES[case], method=method, width=16, steps=60, alpha=1e-3, seed=seed) for seed in range(3)]
     for expected, found in zip(Training(runs, "cpu").run(), Training(runs, "cuda").run(), strict=True):
         for name, curve in expected.curves.items():
             np.testing.assert_allclose(found.curves[name], curve, rtol=1e-8, err_msg=name)

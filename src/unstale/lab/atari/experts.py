@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -49,6 +50,9 @@ def train_expert(
 ) -> dict[str, str]:
     """Trains an expert, scores it, keeps it, and returns what its file says about itself. A run that was interrupted
     goes on from its checkpoint, which lies beside the expert's file until that is written."""
+    if settings.begin_with and Path(settings.begin_with).resolve() == path.resolve():
+        raise UserError(f"{path} cannot be both what is begun with and what is made: choose another path")
+    before = _before(settings)
     checkpoint = Checkpoint(path.with_suffix(".checkpoint"))
     ppo = train(settings, device, progress, checkpoint)
     expert = Expert(settings.game, ppo.actor).rounded()
@@ -59,7 +63,7 @@ def train_expert(
         "steps": str(ppo.steps),
         "seconds": f"{ppo.seconds:.0f}",
         "device": torch.cuda.get_device_name(ppo.device) if ppo.device.type == "cuda" else "cpu",
-        **_before(settings),
+        **before,
         **_scored(expert, episodes, settings.seed),
     }
     # Before the first game is over there is no score, and files hold finite numbers only.
@@ -95,14 +99,15 @@ def _before(settings: Settings) -> dict[str, str]:
     if not settings.begin_with or path.suffix == ".zip":
         return {}
     _, about = about_expert(path, settings.game)
-    return {f"before_{name}": about[name] for name in ("command", "steps", "seconds", "score")}
+    told = ("command", "steps", "seconds", "score")
+    return {f"before_{name}": value for name, value in about.items() if name in told or name.startswith("before_")}
 
 
 def command(settings: Settings, device: str = "cpu") -> str:
     """The command that trains this expert."""
     usual = Settings()
     given = [
-        f" --{name.replace('_', '-')} {getattr(settings, name)}"
+        f" --{name.replace('_', '-')} {shlex.quote(str(getattr(settings, name)))}"
         for name in ("seed", "steps", "minutes", "begin_with")
         if getattr(settings, name) != getattr(usual, name)
     ]

@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al. 2017) on games that are played side by side.
 
-Ordinary, but for the critic: its gradient goes through ``optimizer.backward``, so that its momentum can be corrected.
+Ordinary, but for the critic: where its momentum is to be corrected, its gradient goes through ``optimizer.backward``.
 The actor's gradient rides along in the same momentum, uncorrected.
 """
 
@@ -102,7 +102,12 @@ class PPO:
         weights = torch.Generator().manual_seed(settings.seed)
         self.actor = Actor(action_count(settings.game), weights).to(self.device)
         if settings.begin_with:
-            self.actor.load_state_dict(load_expert(settings.begin_with, settings.game).actor.state_dict())
+            expert = load_expert(settings.begin_with, settings.game)
+            if expert.greedy:
+                raise UserError(
+                    f"{settings.begin_with} has action values and no policy: there is nothing to go on from"
+                )
+            self.actor.load_state_dict(expert.actor.state_dict())
         self.optimizer = unstale.CorrectedAdam(
             self.actor,
             lr=settings.lr,
@@ -158,7 +163,9 @@ class PPO:
         policy = policy_loss(batch, logits, self.settings.clip, entropy)
         weight = self.settings.value_weight
         if self.settings.correction == "none" and not self.optimizer.watchers:  # both in one pass
-            critic = nn.functional.mse_loss(value, batch.target(self.actor).detach()) / 2
+            with torch.no_grad():
+                target = batch.target(self.actor)
+            critic = nn.functional.mse_loss(value, target) / 2
             (policy + weight * critic).backward()
             return
         if self.optimizer.watchers or self.settings.correction == "oracle":  # these look at past batches again

@@ -126,7 +126,7 @@ class Flat(Dense):
 
 
 class Conv(Layer):
-    """A convolution of square pictures, ``side`` pixels wide. Runs take turns: each has a kernel of its own, and
+    """A convolution of square pictures, ``side`` pixels wide. Each run has a kernel of its own, and
     patches laid out for all of them together would take room, and time to copy."""
 
     row_axis = -3
@@ -223,11 +223,13 @@ def _at_the_same_time(work: Callable[[int], Tensor], count: int, device: torch.d
     for stream in streams:
         stream.wait_stream(present)
     done = []
-    for number in range(count):
-        with torch.cuda.stream(streams[number % len(streams)]):
-            done.append(work(number))
-    for stream in streams:
-        present.wait_stream(stream)
+    try:
+        for number in range(count):
+            with torch.cuda.stream(streams[number % len(streams)]):
+                done.append(work(number))
+    finally:
+        for stream in streams:
+            present.wait_stream(stream)
     return done
 
 

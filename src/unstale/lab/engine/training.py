@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -29,10 +32,10 @@ from .network import Pass
 DIVERGED = 1e6
 CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
 MEASUREMENTS = 50  # along a run, besides the one before the first step
-# Measuring a network of so many multiply-adds a row costs as much as hundreds of steps, and waits for a thousand.
-# Instruments look back on few of its steps: the parameters of each are kept.
-LARGE, RARELY, RECENT = 1e5, 1000, 20
-SELDOM = 20  # measurements of such a network
+# Measuring a network of so many multiply-adds a row costs as much as hundreds of steps: it waits for a thousand, and
+# for a twentieth of the run, but no longer than the paper's 2,500. Instruments look back on few of its steps: the
+# parameters of each are kept.
+LARGE, RARELY, RARELIEST, RECENT = 1e5, 1000, 2500, 20
 # All that a step reads and writes, besides the batches.
 STATE = (
     "theta",
@@ -45,6 +48,7 @@ STATE = (
     "step_number",
     "diverged_at",
 )
+BEGINNING = 20  # steps on a GPU whose time does not count: work is compiled, tried out and recorded
 AT_ONCE = 2048  # pictures looked at together when errors are measured
 
 
@@ -69,10 +73,11 @@ class Training:
         self.problem = problems.load(first.problem)
         dtype = torch.float64 if first.precision == "float64" else torch.float32
         self.network = network_of(first, self.problem, device)
+        self.is_large = self.network.work > LARGE
         self.correction = methods.build(first, self.network)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
-        if self.network.work > LARGE and not self.is_oracle:
+        if self.is_large and not self.is_oracle:
             horizon = min(horizon, RECENT)
         self.feed = Feed(self.problem, [run.seed for run in runs], first.batch, first.n_step, horizon, device, dtype)
 
@@ -100,7 +105,6 @@ class Training:
             room = CACHED // self.network.widest // first.batch * first.batch
             self.at_once = max(first.batch, room) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
-        self.average, self.move = (in_one_pass(work, device) for work in (self._average, self._move))
         self.recent = Recent(self.theta, horizon) if first.measure else None
         self.trust_log = TrustLog(self.theta) if "trust" in first.measure and self.correction is not None else None
         self.value_sets = {
@@ -117,9 +121,9 @@ class Training:
     def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
         steps = self.runs[0].steps
         chunk = max(1, steps // MEASUREMENTS)
-        if self.network.work > LARGE:
-            chunk = max(steps // SELDOM, min(steps, RARELY))
-        at, measured, seconds = self._resume(checkpoint)
+        if self.is_large:
+            chunk = min(steps, RARELIEST, max(RARELY, steps // 20))
+        at, measured, seconds, timed = self._resume(checkpoint)
         advance = stepper(self, at[-1] if at else 0)
         if at:
             progress(at[-1] * self.asked)
@@ -129,13 +133,16 @@ class Training:
             self.feed.fill(count)
             if not at:
                 at, measured = [0], [self.measure()]
-            seconds += _timed(advance, count, self.theta.device)
+            beginning = 0 if timed or not self.theta.is_cuda else min(count, BEGINNING)
+            advance(beginning)
+            seconds += _timed(advance, count - beginning, self.theta.device)
+            timed += count - beginning
             at.append(done + count)
             measured.append(self.measure())
             progress(count * self.asked)
             if checkpoint is not None and checkpoint.is_due and at[-1] < steps:
-                checkpoint.save(self._state() | {"at": at, "measured": measured, "seconds": seconds})
-        return self._records(np.array(at), measured, seconds)
+                checkpoint.save(self._state() | {"at": at, "measured": measured, "seconds": seconds, "timed": timed})
+        return self._records(np.array(at), measured, seconds * steps / max(1, timed))
 
     def _state(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in STATE}
@@ -143,11 +150,11 @@ class Training:
         state["trust"] = None if self.trust_log is None else self.trust_log.sums
         return state
 
-    def _resume(self, checkpoint: Checkpoint | None) -> tuple[list[int], list[dict[str, Tensor]], float]:
-        """Where the runs are, what was measured on the way, and how long the steps took."""
+    def _resume(self, checkpoint: Checkpoint | None) -> tuple[list[int], list[dict[str, Tensor]], float, int]:
+        """Where the runs are, what was measured on the way, how long steps took, and how many of them."""
         saved = checkpoint.load(str(self.theta.device)) if checkpoint is not None else None
         if saved is None:
-            return [], [], 0.0
+            return [], [], 0.0, 0
         for name in STATE:
             setattr(self, name, saved[name])
         if self.recent is not None:
@@ -158,7 +165,7 @@ class Training:
             self.feed.fill(after - before)  # batches are drawn again, in the same portions
         for _ in range(saved["at"][-1] - saved["at"][-2]):
             self.feed.advance()
-        return saved["at"], saved["measured"], saved["seconds"]
+        return saved["at"], saved["measured"], saved["seconds"], saved["timed"]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -167,7 +174,7 @@ class Training:
         momentum, residual = self._oracle() if self.is_oracle else self._corrected()
         if self.recent is not None:
             self.recent.remember(self.theta, self.step_number)
-        self.move(momentum, residual)
+        self._in_one_pass(Training._move, momentum, residual)
         self.feed.advance()
         self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
 
@@ -178,7 +185,7 @@ class Training:
         slope, curvature = self._derivatives(residual)
         batch = self._batch(samples, seen, slope, curvature)
         gradient = batch.semi_gradient()
-        self.average(gradient)
+        self._in_one_pass(Training._average, gradient)
         if self.correction is None:
             return self.mu, residual
         last_move = self.displacement if self.believed is None else self.believed
@@ -201,6 +208,12 @@ class Training:
             newest = self.network.newest(states, self.runs[0].batch)
             self._square(self.network.gradient(self.theta, newest, slope[..., -self.runs[0].batch :]).total)
         return momentum, residual[..., -self.runs[0].batch :]
+
+    def _in_one_pass(self, work: Callable[..., None], *tensors: Tensor) -> None:
+        """What is done to each parameter alone. On a GPU it is compiled, for a large network: then it reads and writes
+        memory once, and not once for every operation."""
+        compiles = self.theta.is_cuda and self.is_large and can_compile()
+        (compiled(work) if compiles else work)(self, *tensors)
 
     def _average(self, gradient: Tensor) -> None:
         """Into momentum and, for Adam, into the mean square."""
@@ -331,13 +344,22 @@ def products(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def in_one_pass(work: Callable[..., None], device: str) -> Callable[..., None]:
-    """The same work. On a GPU it is compiled: what is done to each parameter alone then reads and writes memory once,
-    and not once for every operation."""
-    if not device.startswith("cuda"):
-        return work
+@cache
+def can_compile() -> bool:
+    """Whether what torch compiles with is there."""
+    return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+@cache
+def compiled(work: Callable[..., None]) -> Callable[..., None]:
+    """Of functions, not of methods: those would keep their object, and its memory on the GPU, alive."""
+    import torch._dynamo
+    import torch._inductor.config
+
     torch._inductor.config.compile_threads = 1  # there is little to compile: starting helpers would take longer
-    torch._dynamo.config.recompile_limit = 1000  # one for every shape and kind of run
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = (
+        1000  # one for every batch
+    )
     return torch.compile(work, dynamic=False)
 
 

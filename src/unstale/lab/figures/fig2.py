@@ -47,8 +47,8 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     wrong = learning([_misread(record) for record in own], iqm, "evaluation accuracy")
     return [
         *(
-            Panel(f"training loss, {name}", "steps", LOSS, learning(some, mean, "training"), log_y=True)
-            for some, name in (damping.read(records, reading) for reading in damping.READINGS)
+            Panel(f"training loss, {short}", "steps", LOSS, learning(some, mean, "training"), log_y=True)
+            for some, short in (damping.read(records, reading) for reading in damping.READINGS)
             if some
         ),
         Panel("test loss", "steps", LOSS, learning(own, mean, "evaluation"), log_y=True),

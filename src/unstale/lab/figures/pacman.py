@@ -100,7 +100,7 @@ def error_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def against_seconds(records: Sequence[Record]) -> Panel:
-    """Time is that of all seeds side by side, measuring included; a method with fewer seeds counts as if it had all."""
+    """Time is that of all seeds side by side; a method with fewer seeds counts as if it had all."""
     seeds = max(Counter(record.run.method for record in records).values())
 
     def drawn(own: list[Record]) -> list[Series]:
