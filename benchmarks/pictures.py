@@ -24,8 +24,9 @@ from machine import describe
 from timing import Timing, interleaved
 
 from unstale.lab import problems
-from unstale.lab.engine.training import Training, products, stepper
+from unstale.lab.engine.training import Training, stepper
 from unstale.lab.experiment import Run
+from unstale.lab.precision import products
 from unstale.lab.problems.base import Transitions, ValueSet, seeded
 from unstale.lab.problems.pictures import Film
 

@@ -14,6 +14,7 @@ import torch
 
 from ..checkpoint import Checkpoint
 from ..mistakes import UserError
+from ..precision import products
 from ..problems.policies import making_of
 from .actor import Expert, about_expert, load_expert, save_expert
 from .ppo import PPO, Progress, Settings
@@ -30,14 +31,13 @@ def train(
     ppo = PPO(settings, device)
     if ppo.device.type == "cuda":
         torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
-        torch.backends.cudnn.benchmark = True
-        torch.set_float32_matmul_precision("high")
     if checkpoint is not None and checkpoint.path.exists():
         _resume(ppo, checkpoint)
-    for state in ppo.run():
-        progress(state)
-        if checkpoint is not None and (checkpoint.is_due or state.done == 1):
-            checkpoint.save({"settings": asdict(settings), **ppo.state_dict()})
+    with products("tf32"):
+        for state in ppo.run():
+            progress(state)
+            if checkpoint is not None and (checkpoint.is_due or state.done == 1):
+                checkpoint.save({"settings": asdict(settings), **ppo.state_dict()})
     return ppo
 
 

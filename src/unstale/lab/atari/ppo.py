@@ -104,9 +104,7 @@ class PPO:
         if settings.begin_with:
             expert = load_expert(settings.begin_with, settings.game)
             if expert.greedy:
-                raise UserError(
-                    f"{settings.begin_with} has action values and no policy: there is nothing to go on from"
-                )
+                raise UserError(f"{settings.begin_with} has action values, and no policy to go on from")
             self.actor.load_state_dict(expert.actor.state_dict())
         self.optimizer = unstale.CorrectedAdam(
             self.actor,

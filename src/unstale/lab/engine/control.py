@@ -17,9 +17,10 @@ from ..atari.scoring import evaluate
 from ..checkpoint import Checkpoint
 from ..experiment import Run
 from ..mistakes import UserError, unknown
+from ..precision import products
 from ..records import Record
 from . import methods
-from .training import MEASUREMENTS, Progress, numbers_in, products
+from .training import MEASUREMENTS, Progress, numbers_in
 
 EVALUATION_GAMES = 30
 PPO_GAMES, PPO_ROLLOUT = 32, 32  # games side by side, and steps of each between updates: fewer in a run as short

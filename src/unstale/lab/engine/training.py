@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -21,6 +20,7 @@ from ...samples import Batch, Linearization
 from .. import problems
 from ..checkpoint import Checkpoint
 from ..experiment import Run
+from ..precision import products
 from ..records import Record
 from . import methods
 from .architectures import network_of
@@ -329,19 +329,6 @@ def numbers_in(memory: Any) -> int:
         return memory.numel()
     parts = memory.values() if isinstance(memory, dict) else memory if isinstance(memory, list) else ()
     return sum(numbers_in(part) for part in parts)
-
-
-@contextmanager
-def products(precision: str) -> Iterator[None]:
-    """How precisely a GPU multiplies float32, and that it looks for the quickest way to convolve."""
-    rounds = precision == "tf32"
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if rounds else "highest")
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=rounds):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @cache

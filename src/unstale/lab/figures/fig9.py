@@ -22,6 +22,7 @@ from .pacman import (
     beats_adam,
     error_panels,
     in_full,
+    last_common,
     measured_panels,
     paired,
     resolved,
@@ -75,7 +76,7 @@ def _beside(records: Sequence[Record]) -> str:
     """The other methods against Adam, each after the steps that it has."""
     others = [method for method in SETTINGS if method not in THE_PAPERS]
     each_told = [
-        told(evidence, more=f" after {select(records, method=method)[0].run.steps:,} steps")
+        told(evidence, more=f" after {last_common(select(records, method=[method, 'adam'])):,} steps")
         for method in others
         for evidence in paired(records, TRUTH, [(method, "adam")])
     ]

@@ -62,10 +62,15 @@ def paired(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) 
     they are compared by what all have."""
     methods = {method: select(records, method=method) for pair in pairs for method in pair}
     seeds = set.intersection(*({record.run.seed for record in own} for own in methods.values()))
-    steps = min(record.run.steps for own in methods.values() for record in own)
+    steps = last_common([record for own in methods.values() for record in own])
     alike = [_ended(record, curve, steps) for own in methods.values() for record in own if record.run.seed in seeds]
     layout = lay_out(alike)
     return compared(layout.final(curve), pairs, layout.worst(curve))
+
+
+def last_common(records: Sequence[Record]) -> int:
+    """After how many steps all were measured, last."""
+    return int(max(set.intersection(*(set(record.at.tolist()) for record in records))))
 
 
 def _ended(record: Record, curve: str, steps: int) -> Record:
@@ -76,13 +81,13 @@ def _ended(record: Record, curve: str, steps: int) -> Record:
 
 
 def ends(records: Sequence[Record], curve: str) -> dict[str, Array]:
-    """What every method's runs end with, each with the seeds that it has."""
-    return {method: lay_out(own).final(curve)[method] for method, own in _by_method(records).items()}
+    """What every method's runs end with, each with the seeds that it has; of those that are not cut short."""
+    return {method: lay_out(own).final(curve)[method] for method, own in _by_method(_longest(records)).items()}
 
 
 def late(records: Sequence[Record], curve: str) -> dict[str, Array]:
     """The mean over the second half of the training, of the methods that have the curve."""
-    own = _by_method(_having(records, curve))
+    own = _by_method(_longest(_having(records, curve)))
     return {method: lay_out(some).along(curve, 0.5)[method] for method, some in own.items()}
 
 
@@ -152,6 +157,11 @@ def _drawn(records: Sequence[Record], draw: Callable[[list[Record]], list[Series
 def _by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
     own = {method: select(records, method=method) for method in METHODS}
     return {method: some for method, some in own.items() if some}
+
+
+def _longest(records: Sequence[Record]) -> list[Record]:
+    longest = max(record.run.steps for record in records)
+    return [record for record in records if record.run.steps == longest]
 
 
 def _having(records: Sequence[Record], curve: str) -> list[Record]:
