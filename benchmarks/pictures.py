@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -156,7 +158,8 @@ def page(about: dict, cells: list[Cell], rates: dict[int, float], command: str) 
             f"| {c.network}, n = {c.parameters:,} | {c.precision} | {c.side_by_side} | {c.method} "
             f"| {1e3 * t.median:.3f} ({1e3 * t.low:.3f} to {1e3 * t.high:.3f}) | {c.ratio:.2f} | {c.extra_mib:,.0f} |"
         )
-    lines += ["", "| games side by side | steps a second |", "| --- | --- |"]
+    if rates:
+        lines += ["", "| games side by side | steps a second |", "| --- | --- |"]
     lines += [f"| {games} | {rate:,.0f} |" for games, rate in rates.items()]
     return "\n".join([*lines, ""])
 
@@ -165,6 +168,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing, for every method")
+    parser.add_argument("--networks", nargs="*", default=["dqn", "small_atari"])
+    parser.add_argument("--games", nargs="*", type=int, default=[16, 128], help="how many to play side by side")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     asked = parser.parse_args()
     problems.PROBLEMS["noise"] = Noise
@@ -175,14 +180,16 @@ def main() -> None:
         (large, METHODS, 1),
         (small, SMALL_METHODS, 5),
     ]:
+        if base.network not in asked.networks:
+            continue
         if asked.device == "cpu":  # one run of the small network is enough to see that it works
             if base.network == "dqn":
                 continue
             runs = 1
         cells += measure(base, methods, runs, asked.device, asked.seconds * len(methods))
-    rates = {games: play(games, asked.seconds) for games in (16, 128)}
+    rates = {games: play(games, asked.seconds) for games in asked.games}
     about = describe(torch.device(asked.device))
-    command = f"PYTHONPATH=src python benchmarks/pictures.py --device {asked.device}"
+    command = shlex.join(["PYTHONPATH=src", "python", "benchmarks/pictures.py", *sys.argv[1:]])
     result = {"machine": about, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / f"pictures-{asked.device}.json").write_text(json.dumps(result, indent=1))

@@ -58,36 +58,20 @@ def resolved(records: Sequence[Record]) -> list[Record]:
 
 
 def paired(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Evidence]:
-    """What runs end with, paired by seed alone: methods have an α and a β of their own. Some have fewer seeds or steps:
-    they are compared by what all have."""
-    methods = {method: select(records, method=method) for pair in pairs for method in pair}
-    seeds = set.intersection(*({record.run.seed for record in own} for own in methods.values()))
-    steps = last_common([record for own in methods.values() for record in own])
-    alike = [_ended(record, curve, steps) for own in methods.values() for record in own if record.run.seed in seeds]
-    layout = lay_out(alike)
+    """What runs end with, paired by seed alone: methods have an α and a β of their own."""
+    own = select(records, method=[method for pair in pairs for method in pair])
+    layout = lay_out([replace(record, run=replace(record.run, alpha=0.0, beta=0.0)) for record in own])
     return compared(layout.final(curve), pairs, layout.worst(curve))
 
 
-def last_common(records: Sequence[Record]) -> int:
-    """After how many steps all were measured, last."""
-    return int(max(set.intersection(*(set(record.at.tolist()) for record in records))))
-
-
-def _ended(record: Record, curve: str, steps: int) -> Record:
-    """As if the run had ended after so many steps, and had no α and β of its own."""
-    kept = [0, int(np.flatnonzero(record.at == steps)[0])]
-    run = replace(record.run, alpha=0.0, beta=0.0, steps=steps)
-    return replace(record, run=run, at=record.at[kept], curves={curve: record.curves[curve][kept]})
-
-
 def ends(records: Sequence[Record], curve: str) -> dict[str, Array]:
-    """What every method's runs end with, each with the seeds that it has; of those that are not cut short."""
-    return {method: lay_out(own).final(curve)[method] for method, own in _by_method(_longest(records)).items()}
+    """What every method's runs end with."""
+    return {method: lay_out(own).final(curve)[method] for method, own in _by_method(records).items()}
 
 
 def late(records: Sequence[Record], curve: str) -> dict[str, Array]:
     """The mean over the second half of the training, of the methods that have the curve."""
-    own = _by_method(_longest(_having(records, curve)))
+    own = _by_method(_having(records, curve))
     return {method: lay_out(some).along(curve, 0.5)[method] for method, some in own.items()}
 
 
@@ -105,11 +89,11 @@ def error_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def against_seconds(records: Sequence[Record]) -> Panel:
-    """Time is that of all seeds side by side; a method with fewer seeds counts as if it had all."""
+    """Time is that of all seeds side by side."""
     seeds = max(Counter(record.run.method for record in records).values())
 
     def drawn(own: list[Record]) -> list[Series]:
-        seconds = seeds * float(np.mean([record.seconds for record in own]))
+        seconds = sum(record.seconds for record in own)
         steps = own[0].run.steps
         return [replace(line, x=[seconds * x / steps for x in line.x]) for line in learning(own, iqm, TRUTH)]
 
@@ -157,11 +141,6 @@ def _drawn(records: Sequence[Record], draw: Callable[[list[Record]], list[Series
 def _by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
     own = {method: select(records, method=method) for method in METHODS}
     return {method: some for method, some in own.items() if some}
-
-
-def _longest(records: Sequence[Record]) -> list[Record]:
-    longest = max(record.run.steps for record in records)
-    return [record for record in records if record.run.steps == longest]
 
 
 def _having(records: Sequence[Record], curve: str) -> list[Record]:
