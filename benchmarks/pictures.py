@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing, for every method")
     parser.add_argument("--networks", nargs="*", default=["dqn", "small_atari"])
     parser.add_argument("--games", nargs="*", type=int, default=[16, 128], help="how many to play side by side")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="give this last")
     asked = parser.parse_args()
     problems.PROBLEMS["noise"] = Noise
     large = Run(problem="noise", network="dqn", width=32, batch=32, beta=0.9, alpha=1e-4, steps=10_000)
@@ -189,7 +189,8 @@ def main() -> None:
         cells += measure(base, methods, runs, asked.device, asked.seconds * len(methods))
     rates = {games: play(games, asked.seconds) for games in asked.games}
     about = describe(torch.device(asked.device))
-    command = shlex.join(["PYTHONPATH=src", "python", "benchmarks/pictures.py", *sys.argv[1:]])
+    options = sys.argv[1 : sys.argv.index("--out")] if "--out" in sys.argv else sys.argv[1:]
+    command = shlex.join(["PYTHONPATH=src", "python", "benchmarks/pictures.py", *options])
     result = {"machine": about, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / f"pictures-{asked.device}.json").write_text(json.dumps(result, indent=1))
