@@ -57,7 +57,7 @@ class Actor(nn.Module):
 class Expert:
     """Draws actions as likely as its actor likes them, or if ``greedy`` takes the one it likes best; and any one in a
     share of ``epsilon`` of all steps. Action values are meant to be followed greedily. A policy that was trained
-    by drawing from it is to be drawn from: taken at its best, MsPacman's walks into corners and stays there."""
+    by drawing from it is to be drawn from: taken at its best it may walk into a corner and stay there."""
 
     game: str
     actor: Actor
