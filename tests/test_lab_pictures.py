@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -365,6 +366,16 @@ def test_runs_know_their_data(tmp_path, monkeypatch):
         summarise(figure, "paper", store)
 
 
+def test_a_training_that_is_over_gives_its_memory_back():
+    """At once: the next one is as large, and needs it."""
+    done = Training([CASES["small"]], "cpu")
+    done.run()
+    seen = weakref.ref(done)
+    del done
+    assert seen() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch, which compiles
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", ["adam", "adam_diagonal_literal", "adam_window", "adam_frozen", "adam_oracle"])
 @pytest.mark.parametrize("case", CASES)

@@ -47,7 +47,7 @@ class Actor(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Of frames in bytes, ``[n, 4, 84, 84]``."""
-        # A GPU convolves channels that lie side by side about twice as fast.
+        # A GPU convolves faster what has its channels side by side.
         order = torch.channels_last if observations.is_cuda else torch.contiguous_format
         features = self.trunk(observations.to(torch.float32, memory_format=order) / 255)
         return self.policy(features), self.value(features).squeeze(-1)

@@ -344,9 +344,8 @@ def compiled(work: Callable[..., None]) -> Callable[..., None]:
     import torch._inductor.config
 
     torch._inductor.config.compile_threads = 1  # there is little to compile: starting helpers would take longer
-    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = (
-        1000  # one for every batch
-    )
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):  # work is compiled anew for every batch of runs
+        setattr(torch._dynamo.config, limit, 1000)
     return torch.compile(work, dynamic=False)
 
 
