@@ -760,7 +760,7 @@ def test_figure_17_judges_the_very_end_of_a_long_training(frozen, outcome):
 
 def test_figure_17_says_why_it_cannot_tell():
     [verdict] = find("fig17").judge(records("fig17", lambda run: 0.2 if run.method == "adam_frozen" else 0.05))
-    assert "more precise in the very end than Adam (10,000 steps are too few to say)" in verdict.note
+    assert "more precise in the very end than Adam (5,000 steps are too few to say)" in verdict.note
     assert verdict.note.startswith("Holds: Adam is, along training, better than Adam, frozen targets by 20 % or more")
 
 
