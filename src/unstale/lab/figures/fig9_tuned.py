@@ -125,7 +125,8 @@ def _chosen(records: Sequence[Record]) -> str:
     tried = {record.run.alpha for record in search(records)}
     at_the_end = [name(method) for method, rate in found.items() if rate in (min(tried), max(tried))]
     beyond = f" The best of {' and '.join(at_the_end)} is at an end of what was tried, and may lie beyond."
-    return chosen + (beyond if at_the_end else "")
+    itself = " What is compared is the search itself." if not without(records, seed=TUNING_SEEDS) else ""
+    return chosen + (beyond if at_the_end else "") + itself
 
 
 def _rates(rates: Mapping[str, float]) -> str:

@@ -51,7 +51,7 @@ class Grid:
 
 
 # Why some figures were published at the scale "quick".
-FOR_WANT_OF_TIME = "for want of time on a GPU, of which all figures of pictures and games had half an hour."
+FOR_WANT_OF_TIME = "for want of time on a GPU, of which all figures of pictures and games had an hour."
 
 TINY = {"width": 4, "batch": 4, "seed": seeds(2), "steps": 50}
 
