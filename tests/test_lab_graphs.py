@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from unstale.lab.engine import stopwatch
 from unstale.lab.engine import training as engine
 from unstale.lab.engine.graphs import GraphStepper
 from unstale.lab.engine.methods import METHODS
@@ -99,7 +100,7 @@ def test_recordings_and_replays_begin_at_multiples_only(fake, advance):
     assert fake.log[-1] == "replay" and fake.made == 32
 
 
-@pytest.mark.parametrize("counts", [[4, 12, 3], [5, 4, 3, 8, 16], [40], [7, 1, 8, 8]])
+@pytest.mark.parametrize("counts", [[4, 12, 3], [5, 4, 3, 8, 16], [40], [7, 1, 8, 8], [0, 4, 0, 8]])
 def test_as_many_steps_are_made_as_asked_for(fake, advance, counts):
     for count in counts:
         advance(count)
@@ -128,3 +129,20 @@ def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, mo
         assert one.diverged_at == other.diverged_at
         for name, curve in one.curves.items():
             np.testing.assert_allclose(curve, other.curves[name], rtol=1e-7)
+
+
+def test_a_stopwatch_does_not_count_what_a_gpu_begins_with(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    made = []
+
+    def advance(count: int) -> None:
+        now[0] += count if sum(made) >= stopwatch.BEGINNING else 100.0
+        made.append(count)
+
+    watch = stopwatch.Stopwatch(torch.device("cuda"))
+    watch.time(advance, 15)
+    watch.time(advance, 15)
+    watch.time(advance, 30)
+    assert sum(made) == 60 and watch.state() == (40.0, 40) and watch.seconds_of(60) == 60.0

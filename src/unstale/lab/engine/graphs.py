@@ -68,7 +68,7 @@ class GraphStepper:
         self._made += count
 
     def _advance(self, count: int) -> None:
-        if self._made % self._unroll or count % self._unroll:
+        if self._made % self._unroll or count % self._unroll or not count:
             return self._one_by_one(count)
         if self._replay is None:
             self._one_by_one(self._unroll)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -27,6 +26,7 @@ from .architectures import network_of
 from .data import Feed, Samples, moved
 from .instruments import INSTRUMENTS, Recent, TrustLog
 from .network import Pass
+from .stopwatch import Stopwatch
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGED = 1e6
@@ -48,7 +48,6 @@ STATE = (
     "step_number",
     "diverged_at",
 )
-BEGINNING = 20  # steps on a GPU whose time does not count: work is compiled, tried out and recorded
 AT_ONCE = 2048  # pictures looked at together when errors are measured
 
 
@@ -123,7 +122,8 @@ class Training:
         chunk = max(1, steps // MEASUREMENTS)
         if self.is_large:
             chunk = min(steps, RARELIEST, max(RARELY, steps // 20))
-        at, measured, seconds, timed = self._resume(checkpoint)
+        watch = Stopwatch(self.theta.device)
+        at, measured = self._resume(checkpoint, watch)
         advance = stepper(self, at[-1] if at else 0)
         if at:
             progress(at[-1] * self.asked)
@@ -133,16 +133,13 @@ class Training:
             self.feed.fill(count)
             if not at:
                 at, measured = [0], [self.measure()]
-            beginning = 0 if timed or not self.theta.is_cuda else min(count, BEGINNING)
-            advance(beginning)
-            seconds += _timed(advance, count - beginning, self.theta.device)
-            timed += count - beginning
+            watch.time(advance, count)
             at.append(done + count)
             measured.append(self.measure())
             progress(count * self.asked)
             if checkpoint is not None and checkpoint.is_due and at[-1] < steps:
-                checkpoint.save(self._state() | {"at": at, "measured": measured, "seconds": seconds, "timed": timed})
-        return self._records(np.array(at), measured, seconds * steps / max(1, timed))
+                checkpoint.save(self._state() | {"at": at, "measured": measured, "watch": watch.state()})
+        return self._records(np.array(at), measured, watch.seconds_of(steps))
 
     def _state(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in STATE}
@@ -150,11 +147,11 @@ class Training:
         state["trust"] = None if self.trust_log is None else self.trust_log.sums
         return state
 
-    def _resume(self, checkpoint: Checkpoint | None) -> tuple[list[int], list[dict[str, Tensor]], float, int]:
-        """Where the runs are, what was measured on the way, how long steps took, and how many of them."""
+    def _resume(self, checkpoint: Checkpoint | None, watch: Stopwatch) -> tuple[list[int], list[dict[str, Tensor]]]:
+        """Where the runs are, and what was measured on the way."""
         saved = checkpoint.load(str(self.theta.device)) if checkpoint is not None else None
         if saved is None:
-            return [], [], 0.0, 0
+            return [], []
         for name in STATE:
             setattr(self, name, saved[name])
         if self.recent is not None:
@@ -165,7 +162,8 @@ class Training:
             self.feed.fill(after - before)  # batches are drawn again, in the same portions
         for _ in range(saved["at"][-1] - saved["at"][-2]):
             self.feed.advance()
-        return saved["at"], saved["measured"], saved["seconds"], saved["timed"]
+        watch.load_state(saved["watch"])
+        return saved["at"], saved["measured"]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -312,15 +310,6 @@ class Training:
             )
             for i, run in enumerate(self.runs[: self.asked])
         ]
-
-
-def _timed(advance: Callable[[int], None], count: int, device: torch.device) -> float:
-    """Seconds that so many steps take."""
-    started = time.perf_counter()
-    advance(count)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - started
 
 
 def numbers_in(memory: Any) -> int:
