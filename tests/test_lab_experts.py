@@ -188,7 +188,7 @@ def changed(**changes):
 
 
 BAD_VALUES = {
-    "missing": (lambda path: path.unlink(), "No such file"),
+    "missing": (lambda path: path.unlink(), "there is no such file. Make it with"),
     "cut short": (lambda path: path.write_bytes(path.read_bytes()[:-8]), "cannot use"),
     "of another expert": (
         lambda path: save_file(load_file(path), path, about(path) | {"expert": "0123456789ab"}),

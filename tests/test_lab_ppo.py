@@ -279,6 +279,17 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     )
 
 
+def test_a_run_that_is_stopped_by_hand_is_kept(tmp_path):
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    kept, seen = Checkpoint(tmp_path / "run.checkpoint"), []
+    with pytest.raises(KeyboardInterrupt):
+        train(TINY, progress=stop, checkpoint=kept)
+    train(TINY, progress=seen.append, checkpoint=kept)
+    assert [row.steps for row in seen] == [32]
+
+
 def test_a_checkpoint_of_another_run_or_of_nothing_is_refused(tmp_path):
     kept = Checkpoint(tmp_path / "run.checkpoint")
     train(TINY, checkpoint=kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -9,7 +10,7 @@ import webbrowser
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
@@ -18,6 +19,9 @@ from tyro.conf import Positional, arg
 
 from .experiment import SCALES, Run, Scale
 from .mistakes import UserError, unknown
+
+if TYPE_CHECKING:
+    from .atari.ppo import Progress as PlayerProgress
 
 STORE, OUT = Path("runs/store"), Path("runs/report")
 
@@ -194,10 +198,14 @@ def _train_player(
             settings,
             path or expert_path(game),
             check_device(device),
-            lambda now: line.update(
-                f"{now.steps:,} steps in {now.seconds:,.0f} s, score {now.score:,.0f}, {now.done:.0%} done"
-            ),
+            lambda now: line.update(_how_far(now)),
         )
+
+
+def _how_far(now: PlayerProgress) -> str:
+    score = "no game over yet" if math.isnan(now.score) else f"score {now.score:,.0f}"
+    after = "; whole games are played now for its score" if now.done == 1 else ""
+    return f"{now.steps:,} steps in {now.seconds:,.0f} s, {score}, {now.done:.0%} done{after}"
 
 
 def make_data(

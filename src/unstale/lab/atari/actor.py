@@ -107,8 +107,6 @@ def load_expert(path: Path | str, game: str = "ms_pacman") -> Expert:
     check_game(game)
     path = Path(path)
     file = _file(path, game)
-    if not path.exists():
-        raise file.refused("there is no such file")
     actor = Actor(action_count(game))
     wanted = actor.state_dict()
     greedy = False

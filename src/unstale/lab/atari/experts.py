@@ -33,11 +33,16 @@ def train(
         torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
     if checkpoint is not None and checkpoint.path.exists():
         _resume(ppo, checkpoint)
-    with products("tf32"):
-        for state in ppo.run():
-            progress(state)
-            if checkpoint is not None and (checkpoint.is_due or state.done == 1):
-                checkpoint.save({"settings": asdict(settings), **ppo.state_dict()})
+    try:
+        with products("tf32"):
+            for state in ppo.run():
+                progress(state)
+                if checkpoint is not None and (checkpoint.is_due or state.done == 1):
+                    _save(ppo, checkpoint)
+    except KeyboardInterrupt:
+        if checkpoint is not None and ppo.curve:
+            _save(ppo, checkpoint)
+        raise
     return ppo
 
 
@@ -113,6 +118,10 @@ def command(settings: Settings, device: str = "cpu") -> str:
     ]
     where = f" --device {device}" if device != "cpu" else ""
     return making_of(settings.game) + "".join(given) + where
+
+
+def _save(ppo: PPO, checkpoint: Checkpoint) -> None:
+    checkpoint.save({"settings": asdict(ppo.settings), **ppo.state_dict()})
 
 
 def _resume(ppo: PPO, checkpoint: Checkpoint) -> None:

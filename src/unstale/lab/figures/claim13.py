@@ -76,7 +76,7 @@ def _verdict(records: Sequence[Record], reading: str) -> Verdict:
     note = " ".join(
         [
             typical(ended, "Scores"),
-            typical(drifts, "Drift"),
+            typical(drifts, "Drift, over the second half"),
             *(f"Cosines, {kind}: {_told(_cosine(records, kind))}." for kind in list(KINDS)[1:]),
         ]
     )

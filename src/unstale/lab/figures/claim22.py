@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records import Record
+from ..statistics import iqm
 from .base import Figure, Panel, Verdict
 from .grids import FOR_WANT_OF_TIME
 from .judging import Part, better, conclude, decided, told
@@ -13,6 +14,7 @@ from .pacman import AGAINST, PLAY, TRUTH, ends, error_panels, paired, resolved
 from .words import name, number, typical
 
 # Nothing is measured besides errors: the time of steps is.
+LITTLE = 0.8
 GRID = PLAY.varied(
     paper={
         "network": "small_atari",
@@ -36,12 +38,22 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     beside = [told(each) for each in paired(own, TRUTH, [("adam_window", "adam"), ("adam_window", "adam_dense")])]
     note = " ".join(
         [
+            *_little_learned(own),
             *(typical(ends(own, curve), f"Interquartile means {about}") for curve, about in AGAINST.items()),
             f"Beyond the paper: {'; '.join(beside)}.",
             _times(own),
         ]
     )
     return [conclude(22, [better(dense), _mostly_backward(own)], own, note)]
+
+
+def _little_learned(records: Sequence[Record]) -> list[str]:
+    """Said where errors hardly fall after they were measured first."""
+    first, last = (float(iqm([record.curves[TRUTH][at] for record in records])) for at in (1, -1))
+    if last < LITTLE * first:
+        return []
+    after = int(records[0].at[1])
+    return [f"Of the error after {after:,} steps {100 * last / first:.0f} % are left: little was learned to differ in."]
 
 
 def _mostly_backward(records: Sequence[Record]) -> Part:

@@ -69,7 +69,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     note = (
         f"Decent is here, for every seed, more than twice the {RANDOM_SCORE} points of random play, both in the last "
         "games of the training and in games played afterwards with 1 action in 100 at random; not decent, less than "
-        "that in both."
+        "that in both. Scores are means over seeds, with the lowest and the highest."
     )
     return [conclude(23, parts, records, note)]
 

@@ -52,5 +52,8 @@ class TensorFile:
         return tensors, about
 
     def refused(self, why: object) -> ExpertError:
-        reason = " ".join(str(why).split())
-        return ExpertError(f"cannot use the {self.what} {self.path}: {reason}. Make it again with `{self.command}`.")
+        if self.path.exists():
+            reason, again = " ".join(str(why).split()), " again"
+        else:
+            reason, again = "there is no such file", ""
+        return ExpertError(f"cannot use the {self.what} {self.path}: {reason}. Make it{again} with `{self.command}`.")
