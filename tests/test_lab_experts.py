@@ -219,7 +219,7 @@ def test_values_that_do_not_belong_to_the_expert_are_refused(how, tmp_path):
         problem.values()
     message = str(caught.value)
     assert message.startswith(f"cannot use the values {kept}: ") and why in message and "\n" not in message
-    assert message.endswith("Make it again with `unstale train-expert cartpole --values-only`.")
+    assert message.endswith(" with `unstale train-expert cartpole --values-only`.")
 
 
 def test_a_fingerprint_is_of_all_weights():
