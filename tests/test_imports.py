@@ -45,7 +45,7 @@ def part_of(path: Path) -> str:
 LAB = SOURCE / "lab"
 # The laboratory, likewise from the bottom up, with the packages that each part may use.
 LAB_LAYERS: list[dict[str, set[str]]] = [
-    {"mistakes": set(), "processes": set()},
+    {"mistakes": set(), "processes": set(), "checkpoint": {"torch"}, "precision": {"torch"}},
     {"experiment": set(), "records": {"numpy"}, "statistics": {"numpy", "scipy"}, "provenance": set()},
     {
         "problems": {"torch", "safetensors", "numpy", "scipy", "PIL"},

@@ -138,7 +138,7 @@ def test_a_stopwatch_does_not_count_what_a_gpu_begins_with(monkeypatch):
     made = []
 
     def advance(count: int) -> None:
-        now[0] += count if sum(made) >= stopwatch.BEGINNING else 100.0
+        now[0] += count if sum(made) >= stopwatch.BEGINNING else 100.0 * bool(count)
         made.append(count)
 
     watch = stopwatch.Stopwatch(torch.device("cuda"))
