@@ -32,6 +32,9 @@ Data = Annotated[
     Path | None,
     arg(metavar="FOLDER", help="where pictures and recordings are kept; else UNSTALE_DATA says it, or it is data"),
 ]
+Figures = Annotated[
+    tuple[str, ...], arg(metavar="FIGURE [FIGURE …]", help="fig3, claim24, … or all", help_behavior_hint="")
+]
 Jobs = Annotated[int, arg(metavar="N", help="processes beside one another; 0: one a core, or one on a GPU")]
 
 _screen = Console(stderr=True, highlight=False)
@@ -55,10 +58,14 @@ def list_(store: Store_ = STORE) -> None:
 
 
 def reproduce(
-    figures: Positional[Annotated[tuple[str, ...], arg(metavar="FIGURE", help="fig3, claim24, … or all")]],
+    figures: Positional[Figures],
     /,
     scale: Annotated[
-        str, arg(metavar="|".join(SCALES), help="smoke: seconds; quick: minutes; paper: the paper's whole grid")
+        str,
+        arg(
+            metavar="|".join(SCALES),
+            help="smoke: seconds (pictures: minutes); quick: minutes to an hour; paper: the paper's whole grid",
+        ),
     ] = "quick",
     device: Device = "cpu",
     jobs: Jobs = 0,
@@ -112,7 +119,9 @@ def report(
         webbrowser.open(page.resolve().as_uri())
 
 
-def show(run_id: Positional[str], /, store: Store_ = STORE) -> None:
+def show(
+    run_id: Positional[Annotated[str, arg(metavar="ID", help="or its beginning")]], /, store: Store_ = STORE
+) -> None:
     """Say everything about a run: its description, what came of it, and where it was made."""
     from .store import Store
 
@@ -128,10 +137,10 @@ def show(run_id: Positional[str], /, store: Store_ = STORE) -> None:
 
 
 def train_expert(
-    problem: Positional[str],
+    problem: Positional[Annotated[str, arg(metavar="PROBLEM", help="acrobot, cartpole, ms_pacman or another game")]],
     /,
     path: Annotated[Path | None, arg(help="the expert's file; that of the package unless given")] = None,
-    seed: int = 0,
+    seed: Annotated[int, arg(help="of all random numbers")] = 0,
     values_only: Annotated[
         bool, arg(help="keep the expert, and estimate the values of its policy anew; of a game, its score")
     ] = False,
@@ -209,14 +218,14 @@ def _how_far(now: PlayerProgress) -> str:
 
 
 def make_data(
-    game: Positional[str],
+    game: Positional[Annotated[str, arg(metavar="GAME", help="ms_pacman, or another that there is an expert for")]],
     /,
     expert: Annotated[Path | None, arg(help="a file of this project, or a .zip of Stable-Baselines3")] = None,
     transitions: Annotated[int, arg(help="to learn from")] = 100_000,
     test: Annotated[int, arg(help="to be tested on")] = 10_000,
     states: Annotated[int, arg(help="of the test, whose values are estimated")] = 1_000,
     continuations: Annotated[int, arg(help="games played on from each of them")] = 16,
-    seed: int = 0,
+    seed: Annotated[int, arg(help="of all random numbers")] = 0,
     jobs: Jobs = 0,
     data: Data = None,
 ) -> None:
