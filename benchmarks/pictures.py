@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -171,7 +169,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing, for every method")
     parser.add_argument("--networks", nargs="*", default=["dqn", "small_atari"])
     parser.add_argument("--games", nargs="*", type=int, default=[16, 128], help="how many to play side by side")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="give this last")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     asked = parser.parse_args()
     problems.PROBLEMS["noise"] = Noise
     large = Run(problem="noise", network="dqn", width=32, batch=32, beta=0.9, alpha=1e-4, steps=10_000)
@@ -190,8 +188,8 @@ def main() -> None:
         cells += measure(base, methods, runs, asked.device, asked.seconds * len(methods))
     rates = {games: play(games, asked.seconds) for games in asked.games}
     about = describe(torch.device(asked.device))
-    options = sys.argv[1 : sys.argv.index("--out")] if "--out" in sys.argv else sys.argv[1:]
-    command = shlex.join(["PYTHONPATH=src", "python", "benchmarks/pictures.py", *options])
+    chosen = ["--networks", *asked.networks, "--games", *map(str, asked.games), "--seconds", f"{asked.seconds:g}"]
+    command = " ".join(["PYTHONPATH=src python benchmarks/pictures.py --device", asked.device, *chosen])
     result = {"machine": about, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / f"pictures-{asked.device}.json").write_text(json.dumps(result, indent=1))

@@ -126,8 +126,8 @@ class Flat(Dense):
 
 
 class Conv(Layer):
-    """A convolution of square pictures, ``side`` pixels wide. Each run has a kernel of its own, and
-    patches laid out for all of them together would take room, and time to copy."""
+    """A convolution of square pictures, ``side`` pixels wide. Each run has a kernel of its own: patches laid out for
+    all of them together would take room, and time to copy."""
 
     row_axis = -3
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +20,7 @@ from ..precision import products
 from ..records import Record
 from . import methods
 from .architectures import network_of
+from .compiling import can_compile, compiled
 from .data import Feed, Samples, moved
 from .instruments import INSTRUMENTS, Recent, TrustLog
 from .network import Pass
@@ -318,24 +316,6 @@ def numbers_in(memory: Any) -> int:
         return memory.numel()
     parts = memory.values() if isinstance(memory, dict) else memory if isinstance(memory, list) else ()
     return sum(numbers_in(part) for part in parts)
-
-
-@cache
-def can_compile() -> bool:
-    """Whether what torch compiles with is there."""
-    return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
-
-
-@cache
-def compiled(work: Callable[..., None]) -> Callable[..., None]:
-    """Of functions, not of methods: those would keep their object, and its memory on the GPU, alive."""
-    import torch._dynamo
-    import torch._inductor.config
-
-    torch._inductor.config.compile_threads = 1  # there is little to compile: starting helpers would take longer
-    for limit in ("recompile_limit", "accumulated_recompile_limit"):  # work is compiled anew for every batch of runs
-        setattr(torch._dynamo.config, limit, 1000)
-    return torch.compile(work, dynamic=False)
 
 
 def stepper(training: Training, made: int) -> Callable[[int], None]:
