@@ -152,9 +152,9 @@ def train_expert(
     """Train the expert whose values acrobot, cartpole or a game of the Atari 2600 (ms_pacman) asks for."""
     from .experts import TASKS, keep_values, train_and_save
 
-    learning = {"--steps": steps, "--minutes": minutes, "--begin-with": begin_with}
-    given = [option for option, value in learning.items() if value is not None]
-    given += ["--device"] if device != "cpu" else []
+    learning = {"steps": steps, "minutes": minutes, "begin_with": str(begin_with) if begin_with else None}
+    chosen: dict[str, Any] = {name: value for name, value in learning.items() if value is not None}
+    given = [f"--{name.replace('_', '-')}" for name in chosen] + (["--device"] if device != "cpu" else [])
     if given and (problem in TASKS or values_only):
         raise UserError(f"{' and '.join(given)} can be chosen only where a game is learned")
     if problem not in TASKS:
@@ -167,7 +167,7 @@ def train_expert(
 
         about = score_anew(problem, path or expert_path(problem), seed)
     else:
-        about = _train_player(problem, path, seed, steps, minutes, begin_with, device)
+        about = _train_player(problem, path, device, seed=seed, **chosen)
     _tell(about)
 
 
@@ -180,31 +180,16 @@ def _check_player(game: str, others: str) -> None:
         raise UserError(f"cannot train an expert for {game!r}, only for {others} and for games: {error}") from error
 
 
-def _train_player(
-    game: str,
-    path: Path | None,
-    seed: int,
-    steps: int | None,
-    minutes: float | None,
-    begin_with: Path | None,
-    device: str,
-) -> dict[str, str]:
+def _train_player(game: str, path: Path | None, device: str, **settings: Any) -> dict[str, str]:
     from .atari.experts import train_expert as train_player
     from .atari.ppo import Settings
     from .engine.sweep import check_device
     from .problems.policies import expert_path
     from .progress import Line
 
-    settings = Settings(
-        game=game,
-        seed=seed,
-        steps=Settings.steps if steps is None else steps,
-        minutes=minutes,
-        begin_with=str(begin_with or ""),
-    )
     with Line(_screen) as line:
         return train_player(
-            settings,
+            Settings(game=game, **settings),
             path or expert_path(game),
             check_device(device),
             lambda now: line.update(_how_far(now)),
