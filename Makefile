@@ -12,8 +12,8 @@ help:  ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(READY)  ## reproduce figure 3 in small, and report on it
-	$(BIN)/unstale reproduce fig3 --scale quick
-	$(BIN)/unstale report
+	$(BIN)/unstale-lab reproduce fig3 --scale quick
+	$(BIN)/unstale-lab report
 
 test: lint  ## lint, check types, run all tests and doctests
 	$(BIN)/pytest -n 2 -q
@@ -28,19 +28,19 @@ mutants: $(READY)  ## break the mathematics on purpose, and see that the tests n
 lint: $(READY)  ## check style and types, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy src
+	$(BIN)/mypy
 
 format: $(READY)  ## mend style where that can be done by itself
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 clean:  ## remove the environment, builds and caches; results stay
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf .venv build dist src/*.egg-info lab/build lab/src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find src lab tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "unstale needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e "lab[atari]"
 	@touch $@

@@ -26,12 +26,12 @@ from plain_lab import PlainRun
 from report import source, table
 from targets import Target
 
-from unstale.lab import problems
-from unstale.lab.engine.plan import plan
-from unstale.lab.engine.sweep import prepare
-from unstale.lab.engine.training import MEASUREMENTS, Training
-from unstale.lab.experiment import Run
-from unstale.lab.figures import find
+from unstale_lab import problems
+from unstale_lab.engine.plan import plan
+from unstale_lab.engine.sweep import prepare
+from unstale_lab.engine.training import MEASUREMENTS, Training
+from unstale_lab.experiment import Run
+from unstale_lab.figures import find
 
 METHODS = ("momentum", "diagonal", "full", "oracle")  # the paper's
 RUNS = [run for run in find("fig3").runs("paper") if run.method in METHODS]

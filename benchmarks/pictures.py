@@ -23,12 +23,12 @@ import torch
 from machine import describe
 from timing import Timing, interleaved
 
-from unstale.lab import problems
-from unstale.lab.engine.training import Training, stepper
-from unstale.lab.experiment import Run
-from unstale.lab.precision import products
-from unstale.lab.problems.base import Transitions, ValueSet, seeded
-from unstale.lab.problems.pictures import Film
+from unstale_lab import problems
+from unstale_lab.engine.training import Training, stepper
+from unstale_lab.experiment import Run
+from unstale_lab.precision import products
+from unstale_lab.problems.base import Transitions, ValueSet, seeded
+from unstale_lab.problems.pictures import Film
 
 UNROLL = 10
 FRAMES = 2000
@@ -123,7 +123,7 @@ def _memory(device: str, reset: bool = False) -> float:
 
 def play(games: int, seconds: float) -> float:
     """Steps a second of so many games side by side, at random, preprocessing included."""
-    from unstale.lab.atari.games import make_games
+    from unstale_lab.atari.games import make_games
 
     played = make_games("ms_pacman", games, seed=0)
     played.reset()

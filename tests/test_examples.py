@@ -114,7 +114,7 @@ def test_rewards_ahead_are_the_librarys_n_step_targets():
 
 def test_the_examples_of_games_need_no_laboratory():
     for example in (atari_sarsa, atari_ppo):
-        assert "unstale.lab" not in Path(example.__file__).read_text()
+        assert "unstale_lab" not in Path(example.__file__).read_text()
 
 
 # ------------------------------------------------------------------------------------------------------- td_loop

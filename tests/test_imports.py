@@ -42,47 +42,9 @@ def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-LAB = SOURCE / "lab"
-# The laboratory, likewise from the bottom up, with the packages that each part may use.
-LAB_LAYERS: list[dict[str, set[str]]] = [
-    {"mistakes": set(), "processes": set(), "checkpoint": {"torch"}, "precision": {"torch"}},
-    {"experiment": set(), "records": {"numpy"}, "statistics": {"numpy", "scipy"}, "provenance": set()},
-    {
-        "problems": {"torch", "safetensors", "numpy", "scipy", "PIL"},
-        "atari": {"torch", "safetensors", "numpy", "ale_py", "gymnasium"},
-        "batch_file": {"numpy", "pyarrow"},
-    },
-    {"experts": {"torch"}, "store": {"pyarrow"}},
-    {"engine": {"torch", "numpy"}, "figures": {"numpy", "scipy"}},
-    {"drawing": {"numpy"}, "summary": {"numpy"}},
-    {"plots": {"matplotlib", "numpy"}},
-    {"report": {"jinja2", "plotly", "numpy"}, "reproduce": set()},
-    {"progress": {"rich"}},
-    {"cli": {"rich", "tyro"}, "__init__": set(), "__main__": set()},
-]
-
-
-@pytest.mark.parametrize("path", sorted(LAB.rglob("*.py")), ids=lambda p: str(p.relative_to(LAB)))
-def test_the_laboratory_knows_the_library_and_its_parts_one_another_one_way(path):
-    own = path.relative_to(LAB).parts[0].removesuffix(".py")
-    height, packages = next((i, layer[own]) for i, layer in enumerate(LAB_LAYERS) if own in layer)
-    below = {name for layer in LAB_LAYERS[: height + 1] for name in layer}
-    depth = len(path.relative_to(LAB).parts)  # dots that lead to the laboratory
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            for name in (alias.name.split(".")[0] for alias in node.names):
-                assert name in packages | {"unstale"} or name in sys.stdlib_module_names, f"{path.name} imports {name}"
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            name = node.module.split(".")[0]
-            assert name in packages or name in sys.stdlib_module_names, f"{path.name} imports {name}"
-        elif isinstance(node, ast.ImportFrom) and node.level == depth:
-            names = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
-            assert set(names) <= below, f"{path.name} imports {names}"
-
-
 @pytest.mark.parametrize(
     "path",
-    sorted(path for path in SOURCE.rglob("*.py") if LAB not in path.parents),
+    sorted(SOURCE.rglob("*.py")),
     ids=lambda p: str(p.relative_to(SOURCE)),
 )
 def test_imports_go_one_way(path):

@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
 
 
 BLOCKS, DIAGONAL, WINDOW = (f"corrections/{name}.py" for name in ("blocks", "diagonal", "window"))
-NETWORK, TRAINING = (f"lab/engine/{name}.py" for name in ("network", "training"))
+NETWORK, TRAINING = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training"))
 MUTANTS = [
     Mutant(
         "no transpose on ζ (dense)",
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("targets are frozen once", TRAINING, "self.method.target_every == 0", "self.method.target_every < 0"),
     Mutant(
         "drift of the next batch",
-        "lab/engine/data.py",
+        "lab/src/unstale_lab/engine/data.py",
         "self._present - until - self._ages",
         "self._present - self._ages",
     ),

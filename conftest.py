@@ -1,0 +1,20 @@
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+import unstale_lab  # noqa: F401  sets MKL_CBWR, which has to precede the first matrix product
+
+# No deadline: a test's first example imports and compiles. Derandomised: a red run can be run again.
+settings.register_profile(
+    "unstale", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("unstale")
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    """The oracles are in double precision."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

@@ -1,0 +1,75 @@
+"""Experts: small networks that act, kept as safetensors files beside this module."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from .control import Task
+from .tensor_file import TensorFile
+
+DIRECTORY = Path(__file__).parent / "experts"
+
+
+@dataclass(frozen=True)
+class Expert:
+    """The action with the largest output of a network with one hidden layer of tanh, in float32. Any dimensions before
+    the last two are of many networks side by side."""
+
+    hidden_weight: Tensor  # [..., inputs, hidden]
+    hidden_bias: Tensor  # [..., 1, hidden]
+    output_weight: Tensor  # [..., hidden, actions]
+    output_bias: Tensor  # [..., 1, actions]
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        hidden = torch.tanh(observation.float() @ self.hidden_weight + self.hidden_bias)
+        return (hidden @ self.output_weight + self.output_bias).argmax(-1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def fingerprint(self) -> str:
+        """Twelve characters that tell these weights from others, whatever else is in their file."""
+        return hashlib.sha256(save(self.tensors())).hexdigest()[:12]
+
+
+def shapes(task: Task, hidden: int) -> list[tuple[int, int]]:
+    """Of the fields of an expert for the task."""
+    return [(task.inputs, hidden), (1, hidden), (hidden, task.actions), (1, task.actions)]
+
+
+def expert_path(problem: str) -> Path:
+    """Where the project keeps the expert."""
+    return DIRECTORY / f"{problem}.safetensors"
+
+
+def making_of(problem: str) -> str:
+    """The command that makes the expert."""
+    return f"unstale-lab train-expert {problem}"
+
+
+def save_expert(expert: Expert, path: Path, task: Task, about: dict[str, str]) -> None:
+    """Writes the file, with what is to be known about it."""
+    _file(path, task).write(expert.tensors(), about)
+
+
+def load_expert(path: Path, task: Task) -> Expert:
+    """An expert for the task, or an ``ExpertError`` of one line that says what is wrong with the file."""
+    file = _file(path, task)
+    names = [f.name for f in fields(Expert)]
+    tensors, _ = file.read(names)
+    found = [tuple(tensors[name].shape) for name in names]
+    wanted = shapes(task, hidden=found[1][-1] if found[1] else 0)
+    if found != wanted:
+        raise file.refused(f"its shapes are {found}, not {wanted}")
+    return Expert(**{name: tensor.float() for name, tensor in tensors.items()})
+
+
+def _file(path: Path, task: Task) -> TensorFile:
+    return TensorFile(path, "expert", making_of(task.name))

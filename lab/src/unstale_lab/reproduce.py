@@ -1,0 +1,89 @@
+"""From a figure's name to its summary: which runs it wants, which the store has, what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .experiment import SCALES, Run, Scale, unique
+from .figures import FIGURES, find
+from .figures.base import Figure
+from .mistakes import UserError
+from .store import Store
+from .summary import Summary
+
+
+def named(names: Sequence[str]) -> list[Figure]:
+    """Figures by name; ``all`` is every one."""
+    return list(FIGURES.values()) if "all" in names else [find(name) for name in dict.fromkeys(names)]
+
+
+def runs_of(figures: Sequence[Figure], scale: Scale) -> list[Run]:
+    """All runs that the figures want, each once: many share theirs."""
+    return unique(run for figure in figures for run in figure.runs(scale))
+
+
+def largest_scale(figure: Figure, have: set[str]) -> Scale | None:
+    """The largest scale at which every run of the figure is there."""
+    complete = [scale for scale in SCALES if all(run.id in have for run in figure.runs(scale))]
+    return complete[-1] if complete else None
+
+
+def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
+    """Draw and judge a figure all of whose runs are in the store."""
+    wanted = figure.runs(scale)
+    records = list(store.load(wanted).values())
+    origin = store.provenance(wanted)
+    if len(origin.values["data"]) > 1:
+        several = "; ".join(origin.values["data"])
+        raise UserError(
+            f"runs of {figure.name} in {store.path} were made from different data ({several}): keep a store for each"
+        )
+    versions = {name.removesuffix("_version"): ", ".join(v) for name, v in origin.values.items() if "_version" in name}
+    return Summary(
+        name=figure.name,
+        title=figure.title,
+        claims=figure.claims,
+        settings=figure.settings,
+        scale=scale,
+        command=f"unstale-lab reproduce {figure.name} --scale {scale}"
+        + (" --device cuda" if _gpus(origin.values) else ""),
+        panels=figure.panels(records),
+        verdicts=figure.judge(records),
+        runs=len(records),
+        diverged=sum(record.diverged_at is not None for record in records),
+        seconds=origin.seconds,
+        cut=_cut(figure, scale),
+        machines=_machines(origin.values),
+        versions=versions,
+        commit=", ".join(origin.values["commit"]),
+        date=max(origin.values["finished"])[:10],
+    )
+
+
+def _cut(figure: Figure, scale: Scale) -> str:
+    if scale == "paper":
+        return ""
+    smaller = f"Run at the scale “{scale}”, which is smaller than the paper's."
+    return f"{smaller} {figure.cut}" if scale == "quick" and figure.cut else smaller
+
+
+def fresh_summaries(store: Store, before: Sequence[Summary]) -> list[Summary]:
+    """A summary of every figure that the store has whole, and those of ``before`` that are of a larger scale or have no
+    runs here."""
+    kept = {summary.name: summary for summary in before}
+    store.check()  # a file may be damaged where no id is, and a figure is drawn of all its runs or not at all
+    have = store.ids()
+    for figure in FIGURES.values():
+        scale = largest_scale(figure, have)
+        old = kept.get(figure.name)
+        if scale is not None and (old is None or SCALES.index(scale) >= SCALES.index(old.scale)):
+            kept[figure.name] = summarise(figure, scale, store)
+    return list(kept.values())
+
+
+def _machines(origin: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return (*_gpus(origin), *origin["machine"])
+
+
+def _gpus(origin: dict[str, tuple[str, ...]]) -> list[str]:
+    return [device for device in origin["device"] if device != "cpu"]

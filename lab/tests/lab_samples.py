@@ -1,0 +1,148 @@
+"""Summaries that look like measured ones, the same every time, for the tests of what is drawn and written."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from unstale_lab.figures.base import Comparison, Panel, Series, Verdict
+from unstale_lab.summary import Summary
+
+STEPS = np.linspace(0, 5000, 51)
+FLOORS = {"momentum": 0.06, "oracle": 0.034, "full": 0.038, "diagonal": 0.05, "default": 0.036}
+
+
+def curve(method: str, floor: float, rate: float = 1.0, ends_at: int | None = None, **more) -> Series:
+    """An error that falls to its floor, with noise; infinite from the ``ends_at``-th point on."""
+    noise = np.random.default_rng(len(method)).normal(0, 0.03, len(STEPS))
+    y = (floor + 0.6 * np.exp(-rate * STEPS / 700)) * np.exp(noise)
+    low, high = 0.88 * y, 1.15 * y
+    if ends_at is not None:
+        y[ends_at:] = low[ends_at:] = math.inf
+        high[ends_at - 5 :] = math.inf
+    return Series(method, STEPS, y, low, high, method=method, **more)
+
+
+def comparison(a: str, b: str, effect: float, **more) -> Comparison:
+    own = dict(
+        effect=effect,
+        interval=(effect - 0.06, effect + 0.07),
+        p_welch=0.0004,
+        p_paired=0.00001,
+        p_holm=0.00006,
+        improvement=0.91,
+        iqm_a=FLOORS[a],
+        iqm_b=FLOORS[b],
+        pairs=540,
+        diverged_a=0,
+        diverged_b=0,
+    )
+    return Comparison(a, b, **own | more)
+
+
+def summary(name: str, title: str, claims: tuple[int, ...], panels, verdicts, **more) -> Summary:
+    own = dict(
+        settings="Mountain Car, optimal policy; MLP, 4 layers of 8, 16 and 32; β 0.9 and 0.99; 10 seeds; 5,000 steps",
+        scale="paper",
+        command=f"unstale-lab reproduce {name} --scale {more.get('scale', 'paper')}",
+        runs=2160,
+        diverged=72,
+        seconds=2531.4,
+        machines=("2 cores of a Xeon at 2.7 GHz",),
+        versions={"torch": "2.11.0", "numpy": "2.4.6"},
+        commit="0123abc",
+        date="2026-01-02",
+    )
+    return Summary(name, title, claims, panels=panels, verdicts=verdicts, **own | more)
+
+
+def replay() -> Summary:
+    """Curves in two panels, one method diverging in one of them."""
+    gentle = [curve(method, floor, 1 + i / 4, runs=180) for i, (method, floor) in enumerate(FLOORS.items())]
+    harsh = [
+        curve("momentum", 0.11, runs=180),
+        curve("oracle", 0.05, 1.2, runs=180),
+        curve("full", 0.09, 1.5, ends_at=31, runs=180, diverged=72),
+        curve("diagonal", 0.07, 1.7, runs=180),
+        curve("default", 0.055, 2, runs=180),
+    ]
+    verdict = Verdict(
+        3,
+        "holds",
+        "All six pairs differ; μ̂ ends 37 % below μ. At α = 0.5, 72 of 180 runs of μ̂ diverged.",
+        effect=-0.37,
+        interval=(-0.43, -0.3),
+        p=0.0002,
+        runs=2160,
+        diverged=72,
+        comparisons=(
+            comparison("full", "momentum", -0.37, diverged_a=72),
+            comparison("oracle", "full", -0.12, p_welch=0.012, p_holm=0.03, diverged_b=72),
+            comparison("diagonal", "full", math.inf, interval=(0.2, math.inf), iqm_b=math.inf, diverged_b=72),
+        ),
+    )
+    panels = (
+        Panel("α = 0.1", "steps", "mean squared error", gentle, log_y=True),
+        Panel("α = 0.5", "steps", "mean squared error", harsh, log_y=True),
+    )
+    return summary("fig3", "Mountain Car from replay: all methods", (3,), panels, (verdict,))
+
+
+def online() -> Summary:
+    """A claim with two readings."""
+    methods = [(method, FLOORS[method]) for method in ("momentum", "oracle", "full", "diagonal")]
+    panels = (
+        Panel("damped", "steps", "mean squared error", [curve(m, 0.22 + f / 9, 0.4, runs=300) for m, f in methods]),
+        Panel("undamped", "steps", "mean squared error", [curve(m, 4 * f, runs=300) for m, f in methods], log_y=True),
+    )
+    verdicts = (
+        Verdict(
+            4,
+            "does not hold",
+            "The methods do not separate within 20,000 steps.",
+            effect=-0.004,
+            interval=(-0.02, 0.01),
+            p=0.62,
+            runs=1200,
+            reading="damped, as the text has it",
+        ),
+        Verdict(
+            4,
+            "holds",
+            "The order is the paper's.",
+            effect=-0.61,
+            interval=(-0.7, -0.52),
+            p=0.00001,
+            runs=1200,
+            diverged=31,
+            reading="undamped",
+            comparisons=(comparison("oracle", "momentum", -0.61),),
+        ),
+    )
+    return summary("fig4", "Mountain Car, one transition after another", (4,), panels, verdicts, cut="Half the seeds.")
+
+
+def learning_rate() -> Summary:
+    """Few points on logarithmic axes, a dashed line, a method that has no colour of its own, awkward characters."""
+    rates = np.array([0.001, 0.005, 0.01, 0.05, 0.1, 0.5])
+    bowl = 0.05 + 0.1 * np.log10(rates / 0.1) ** 2
+    series = [
+        Series("μ, width 16", rates, bowl, 0.9 * bowl, 1.1 * bowl, method="momentum", runs=60, diverged=3),
+        Series("μ, width 32", rates, 0.8 * bowl, method="momentum", dashed=True),
+        Series("<b>SELU</b> & tanh", rates, np.append(0.6 * bowl[:-1], math.nan)),
+    ]
+    verdict = Verdict(19, "inconclusive", "Intervals <overlap> & cross | everywhere_here_.", runs=60, diverged=3)
+    panel = Panel("all widths", "learning rate α", "mean squared error", series, log_x=True, log_y=True)
+    return summary("fig19", "Error against the learning rate", (19,), (panel,), (verdict,), scale="quick", diverged=3)
+
+
+def cost() -> Summary:
+    """A claim that is counted, not drawn."""
+    verdict = Verdict(25, "holds", "2n + n² numbers for n = 305, and 3n.", runs=4)
+    return summary("claim25", "What the correction costs", (25,), (), (verdict,), runs=4, diverged=0, seconds=0.2)
+
+
+def summaries() -> list[Summary]:
+    """In no order."""
+    return [cost(), learning_rate(), replay(), online()]

@@ -1,0 +1,148 @@
+"""Which steps are made, recorded and replayed; and on a GPU, that replayed steps are the steps they stand for."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from unstale_lab.engine import stopwatch
+from unstale_lab.engine import training as engine
+from unstale_lab.engine.graphs import GraphStepper
+from unstale_lab.engine.methods import METHODS
+from unstale_lab.engine.training import Training
+from unstale_lab.experiment import grid
+
+
+class FakeRecorder:
+    """A device that writes down what is asked of it. A step made is the number of those made before it; a replay makes
+    as many as were recorded."""
+
+    def __init__(self):
+        self.log, self.made, self.recording, self.is_working = [], 0, None, False
+
+    @contextmanager
+    def working(self):
+        assert not self.is_working
+        self.is_working = True
+        yield
+        self.is_working = False
+
+    def step(self):
+        assert self.is_working
+        if self.recording is not None:
+            self.recording += 1
+        else:
+            self.log.append("step")
+            self.made += 1
+
+    def record(self, work):
+        assert self.is_working
+        self.log.append(f"record at {self.made}")
+        self.recording = 0
+        work()
+        length, self.recording = self.recording, None
+
+        def replay():
+            assert self.is_working and self.made % 4 == 0
+            self.log.append("replay")
+            self.made += length
+
+        return replay
+
+
+@pytest.fixture
+def fake():
+    return FakeRecorder()
+
+
+@pytest.fixture
+def advance(fake):
+    return GraphStepper(fake.step, unroll=4, recorder=fake)
+
+
+def test_the_first_steps_are_made_then_some_recorded_once_and_replayed_ever_after(fake, advance):
+    advance(12)
+    assert fake.log == [*["step"] * 4, "record at 4", "replay", "replay"]
+    advance(8)
+    assert fake.log[-2:] == ["replay", "replay"] and len(fake.log) == 9
+    assert fake.made == 20
+
+
+def test_a_first_call_of_one_recordings_length_makes_each_step_once(fake, advance):
+    advance(4)
+    assert fake.made == 4 and "replay" not in fake.log
+    advance(4)
+    assert fake.made == 8 and fake.log[-1] == "replay"
+
+
+@pytest.mark.parametrize("counts", [[3, 3, 3], [1, 6, 2]])
+def test_numbers_that_are_no_multiple_are_made_one_by_one(fake, advance, counts):
+    for count in counts:
+        advance(count)
+    assert fake.log == ["step"] * sum(counts)
+
+
+def test_recordings_and_replays_begin_at_multiples_only(fake, advance):
+    advance(2)
+    advance(8)  # a multiple, but from 2
+    assert fake.log == ["step"] * 10
+    advance(2)
+    advance(8)
+    assert fake.log[12:] == [*["step"] * 4, "record at 16", "replay"]
+    advance(3)
+    advance(4)  # from 23
+    assert fake.log[-7:] == ["step"] * 7
+    advance(1)
+    advance(4)
+    assert fake.log[-1] == "replay" and fake.made == 32
+
+
+@pytest.mark.parametrize("counts", [[4, 12, 3], [5, 4, 3, 8, 16], [40], [7, 1, 8, 8], [0, 4, 0, 8]])
+def test_as_many_steps_are_made_as_asked_for(fake, advance, counts):
+    for count in counts:
+        advance(count)
+    assert fake.made == sum(counts)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("width", [7, 48])  # the second has a matrix so large that samples wait before they are merged
+@pytest.mark.parametrize("method", METHODS)
+def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, monkeypatch):
+    changes = dict(corrected_layers=(0, 2)) if method.startswith("layers") else {}
+    # 1,030 steps: chunks of 20, and a last one of 10; the frozen network is copied within recordings.
+    runs = grid(
+        method=method, seed=[3, 5], alpha=[0.05, 0.2], width=width, layers=3, batch=3, steps=1030,
+        precision="float64", **changes,
+    )  # fmt: skip
+    replayed, one_by_one = Training(runs, "cuda"), Training(runs, "cuda")
+    records = replayed.run()
+
+    def plainly(training, made):
+        return lambda count: [training.step() for _ in range(count)]
+
+    monkeypatch.setattr(engine, "stepper", plainly)
+    expected = one_by_one.run()
+    for one, other in zip(records, expected, strict=True):
+        assert one.diverged_at == other.diverged_at
+        for name, curve in one.curves.items():
+            np.testing.assert_allclose(curve, other.curves[name], rtol=1e-7)
+
+
+def test_a_stopwatch_does_not_count_what_a_gpu_begins_with(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    made = []
+
+    def advance(count: int) -> None:
+        now[0] += count if sum(made) >= stopwatch.BEGINNING else 100.0 * bool(count)
+        made.append(count)
+
+    watch = stopwatch.Stopwatch(torch.device("cuda"))
+    watch.time(advance, 15)
+    watch.time(advance, 15)
+    watch.time(advance, 30)
+    assert sum(made) == 60 and watch.state() == (40.0, 40) and watch.seconds_of(60) == 60.0

@@ -1,0 +1,158 @@
+"""Sweeps that are killed, or run twice at once, end with the same table as one that was left alone, bit for bit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from unstale_lab import cli
+from unstale_lab.batch_file import PROVENANCE
+from unstale_lab.engine.plan import plan
+from unstale_lab.engine.sweep import SweepError, run_batches
+from unstale_lab.reproduce import named, runs_of
+from unstale_lab.store import Store
+
+FIGURES = ("fig3", "fig10")  # 17 batches between them, so that there is a middle to be killed in
+RUNS = runs_of(named(FIGURES), "smoke")
+BATCHES = len(plan(RUNS, "cpu"))
+PATIENCE = 60  # seconds
+
+
+def arguments(store, jobs):
+    return ["reproduce", *FIGURES, "--scale", "smoke", "--jobs", str(jobs), "--store", str(store)]
+
+
+@pytest.fixture
+def start():
+    """Starts the command in a process of its own. Its workers share its stderr, which ends when all of them have."""
+    started = []
+
+    def start(store, jobs, **options):
+        command = [sys.executable, "-m", "unstale_lab.cli", *arguments(store, jobs)]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def finish(store):
+    """The same command here, in one process."""
+    cli.main(arguments(store, jobs=1))
+    torch.set_flush_denormal(False)
+
+
+def files(store):
+    return len(list(store.glob("batch-*.parquet")))
+
+
+def wait_for_files(store, count, process):
+    deadline = time.monotonic() + PATIENCE
+    while files(store) < count:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def linger(store, count, seconds):
+    """Some time, but not so long that there are more files than that: a quick machine must not be done by then."""
+    end = time.monotonic() + seconds
+    while files(store) < count and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def table(store):
+    """Everything of every run, but for where and when it was made, as text, in which floats have all their digits."""
+    rows = pq.read_table(store).drop_columns([*PROVENANCE, "seconds"]).sort_by("id").to_pylist()
+    return {row["id"]: repr(row) for row in rows}, len(rows)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    store = tmp_path_factory.mktemp("undisturbed") / "store"
+    finish(store)
+    rows, count = table(store)
+    assert set(rows) == {run.id for run in RUNS} and count == len(RUNS)
+    assert files(store) == BATCHES
+    return rows, count
+
+
+def test_a_sweep_killed_three_times_ends_with_the_table_of_one_left_alone(tmp_path, start, undisturbed):
+    store = tmp_path / "store"
+    numbers = random.Random(0)
+    for _ in range(3):
+        moment = files(store) + numbers.randint(1, 2)
+        process = start(store, jobs=2)
+        wait_for_files(store, moment, process)
+        linger(store, moment + 2, numbers.uniform(0, 0.3))  # into a batch, or the writing of a file
+        process.kill()
+        process.communicate(timeout=PATIENCE)  # its workers end, although only it was killed
+        assert process.returncode == -signal.SIGKILL
+        assert moment <= files(store) < BATCHES
+    whole = Store(store).check()
+    finish(store)
+    assert table(store) == undisturbed
+    assert 0 < whole < len(RUNS)
+    assert files(store) == BATCHES
+
+
+def test_no_worker_outlives_a_parent_that_is_killed_while_they_start(tmp_path, start):
+    process = start(tmp_path / "store", jobs=2)
+    assert f"{len(RUNS)} to do" in process.stderr.readline()
+    time.sleep(0.3)  # workers import torch now, and know nothing yet
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    assert files(tmp_path / "store") < BATCHES
+
+
+def test_two_processes_on_one_store_do_it_no_harm(tmp_path, start, undisturbed):
+    store = tmp_path / "store"
+    other = start(store, jobs=1)
+    wait_for_files(store, 1, other)
+    assert files(store) < BATCHES
+    finish(store)  # all that the other has not, at the same time as the other
+    _, errors = other.communicate(timeout=PATIENCE)
+    assert other.returncode == 0, errors
+    assert table(store) == undisturbed
+    assert Store(store).check() == len(Store(store).load(RUNS)) == len(RUNS)
+    assert sorted(path.suffix for path in store.iterdir()) == [".parquet"] * BATCHES
+
+
+def test_a_disk_that_fills_while_workers_compute_is_one_line(tmp_path, start):
+    def no_file_beyond_1000_bytes():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+
+    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    process = start(tmp_path / "store", jobs=2, preexec_fn=no_file_beyond_1000_bytes, env=quiet)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert f"unstale: cannot write to the store {tmp_path / 'store'}: File too large" in errors.splitlines()
+    assert "Traceback" not in errors
+    assert os.listdir(tmp_path / "store") == []
+
+
+def test_a_worker_that_is_killed_is_one_line_and_what_was_finished_stays(tmp_path):
+    """As a system does that has run out of memory."""
+    store = Store(tmp_path / "store")
+
+    def kill_one(finished_runs, steps, cost):
+        if finished_runs:
+            multiprocessing.active_children()[0].kill()
+
+    with pytest.raises(SweepError, match=r"^a worker process was stopped from outside \(exit code -9\)$"):
+        run_batches(plan(RUNS, "cpu"), store, "cpu", 2, kill_one)
+    assert 0 < store.check() < len(RUNS)
+    for worker in multiprocessing.active_children():  # killed, but perhaps not gone yet
+        worker.join(PATIENCE)
+    assert multiprocessing.active_children() == []
