@@ -39,10 +39,6 @@ class Shared(NamedTuple):
     reason: str
 
 
-class BatchNormError(RuntimeError):
-    """Batch normalization in training mode."""
-
-
 Owner = Tensor | Shared
 Shape = tuple[int, ...]
 Edges = Sequence[Edge | tuple[None, int]]
@@ -54,10 +50,11 @@ def input_owners(node: Node, owners: dict[int, Owner], edges: Edges) -> list[Own
     if not owners:
         return [None] * len(edges)
     name = operation(node)
-    for owner in owners.values():
-        if isinstance(owner, Shared):
-            return [owner] * len(edges)
     try:
+        for owner in owners.values():
+            if isinstance(owner, Shared):
+                refuse_batch_norm(node)
+                return [owner] * len(edges)
         if name in MULTIPLE_OUTPUTS:
             return MULTIPLE_OUTPUTS[name](node, owners, edges)  # type: ignore[arg-type]
         rule = RULES.get(name)
@@ -426,11 +423,18 @@ def batch_norm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     own = _padded(owner, 2).expand(out_shape[:2]) if owner.ndim <= 2 else owner
     by_channel = common(own, [0, *range(2, own.ndim)], name)
     if isinstance(by_channel, Shared):
-        raise BatchNormError(
-            "batch normalization in training mode mixes the samples of a batch, so one sample's gradient depends on "
-            "all others. Call eval() on those layers, or use LayerNorm or GroupNorm instead."
-        )
+        refuse_batch_norm(node)
+        return [by_channel, *weights]
     return [by_channel.reshape(1, -1).expand(out_shape[:2]), *weights]
+
+
+def refuse_batch_norm(node: Node) -> None:
+    """Raise if a node is batch normalization in training mode over several rows."""
+    if operation(node) in BATCH_NORMS and saved(node, "training") and shape((node, 0))[0] > 1:
+        raise RuntimeError(
+            "batch normalization in training mode mixes the samples of a batch, so the gradient of one sample depends "
+            "on all others. Call eval() on those layers, or use LayerNorm or GroupNorm instead."
+        )
 
 
 def attention(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
@@ -492,6 +496,8 @@ def values_only(rule: Rule) -> Callable[[Node, dict[int, Tensor], Edges], list[O
 def _names(text: str, number: str = "0") -> list[str]:
     return [f"{name}Backward{number}" for name in text.split()]
 
+
+BATCH_NORMS = _names("NativeBatchNorm CudnnBatchNorm MiopenBatchNorm")
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
@@ -569,9 +575,7 @@ MULTIPLE_OUTPUTS: dict[str, Callable[[Node, dict[int, Tensor], Edges], list[Owne
     "AdaptiveMaxPool3DBackward0": values_only(rowwise(3)),
     "NativeLayerNormBackward0": values_only(layer_norm),
     "NativeGroupNormBackward0": values_only(input_rows),
-    **dict.fromkeys(
-        ["NativeBatchNormBackward0", "CudnnBatchNormBackward0", "MiopenBatchNormBackward0"], values_only(batch_norm)
-    ),
+    **dict.fromkeys(BATCH_NORMS, values_only(batch_norm)),
     **dict.fromkeys(
         _names(
             "ScaledDotProductFlashAttention ScaledDotProductFlashAttentionForCpu ScaledDotProductEfficientAttention "
