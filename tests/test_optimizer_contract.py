@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -366,6 +368,11 @@ def test_parameter_hooks_fire(correction, path):
 # ------------------------------------------------------------------------- state
 
 
+def forgotten_batches(expected):
+    """Past batches are functions and cannot be saved; loading says so."""
+    return pytest.warns(UserWarning, match="not part of a state") if expected else nullcontext()
+
+
 def grouped(model, base, correction, **options):
     """Two groups that differ in everything that may."""
     front, back = list(model)[:2], list(model)[2:]
@@ -401,7 +408,8 @@ def test_saved_and_loaded_training_goes_on_bit_for_bit(base, correction, steps):
     fresh = mlp()
     fresh.load_state_dict(saved["model"])
     resumed = grouped(fresh, base, "diagonal", lr=3.0)
-    resumed.load_state_dict(saved["optimizer"])
+    with forgotten_batches(correction == "oracle" and steps > 0):
+        resumed.load_state_dict(saved["optimizer"])
 
     other = Stream()
     other.generator.set_state(stream.generator.get_state())
@@ -445,7 +453,8 @@ def test_loading_copies(correction):
     optimizer.step()  # counted as skipped
     optimizer.zero_grad()
     loaded = grouped(twin, "adam", correction, on_nonfinite="skip")
-    loaded.load_state_dict(optimizer.state_dict())
+    with forgotten_batches(correction == "oracle"):
+        loaded.load_state_dict(optimizer.state_dict())
     before = copy.deepcopy(loaded.state_dict())
 
     def spoil(value):
@@ -801,7 +810,7 @@ def test_clipping_scales_the_taylor_term_alike(base, correction, way):
 @pytest.mark.parametrize("first", ["critic", "actor"])
 @pytest.mark.parametrize("correction", CORRECTIONS[1:])
 def test_clipping_with_an_actor_on_the_trunk(correction, first):
-    """The trunk's gradient is the actor's as well, uncorrected; how both were clipped shows in the critic's head."""
+    """The trunk's gradient is the actor's as well, uncorrected; both are clipped together."""
     torch.manual_seed(0)
     trunk, critic, actor = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 1), nn.Linear(4, 2)
     model = nn.Sequential(trunk, critic)
@@ -820,8 +829,10 @@ def test_clipping_with_an_actor_on_the_trunk(correction, first):
         }
         for name in sorted(losses, key=lambda name: name != first):
             losses[name]()
+        # Where the actor's gradient was added after backward(), nothing tells clipping from it: say it explicitly.
         bound = 0.2
-        factor = bound / (clip_grad_norm_(model.parameters(), bound) + 1e-6)
+        clip = optimizer.clip_grad_norm_ if first == "critic" else partial(clip_grad_norm_, model.parameters())
+        factor = bound / (clip(bound) + 1e-6)
         assert factor < 0.9
         optimizer.step()
         optimizer.zero_grad(), actor.zero_grad()
@@ -1068,7 +1079,7 @@ def test_a_compiled_step_is_not_compiled_again_and_again(base, correction):
     torch._dynamo.reset()
 
 
-def test_a_group_that_cannot_tell_its_scale_goes_by_the_others():
+def test_explicit_clipping_reaches_every_group():
     """Trunk and head in groups of their own, an actor's gradient on all of the trunk, everything clipped at once."""
     model, twin = twins(mlp)
     groups = [{"params": model[:3]}, {"params": model[3:]}]
@@ -1079,7 +1090,7 @@ def test_a_group_that_cannot_tell_its_scale_goes_by_the_others():
     for _ in range(6):
         optimizer.backward(*one.batch(model)())
         model[:3](states).square().mean().backward()
-        total = float(clip_grad_norm_(model.parameters(), 0.05))
+        total = float(optimizer.clip_grad_norm_(0.05))
         factor = min(1.0, 0.05 / (total + 1e-6))
         plain.backward(*two.batch(twin)(), weight=factor)
         (twin[:3](states).square().mean() * factor).backward()
@@ -1138,7 +1149,7 @@ def test_a_prediction_of_another_network_is_refused(correction):
 def test_states_of_other_optimizers_are_refused():
     model, _ = twins(mlp)
     other = torch.optim.Adam(model.parameters())
-    with pytest.raises(ValueError, match="another kind of optimizer"):
+    with pytest.raises(ValueError, match="has no 'unstale' entry and cannot be loaded"):
         unstale.CorrectedAdam(model).load_state_dict(other.state_dict())
 
 

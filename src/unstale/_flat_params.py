@@ -62,6 +62,11 @@ class FlatParams:
                 "Move and convert a model before its optimizer takes the first batch, or make a new optimizer."
             )
 
+    @property
+    def has_hooks(self) -> bool:
+        """Whether hooks may change what autograd adds to ``.grad``."""
+        return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters)
+
     @contextmanager
     def hooks_disabled(self) -> Iterator[None]:
         """Keep hooks on the parameters from running: they are meant for ``.grad``, not for per-sample gradients."""

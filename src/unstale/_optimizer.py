@@ -44,7 +44,7 @@ class CorrectedOptimizer(Optimizer):
         # Called with every batch, and whether it is the first of its step; see diagnostics.
         self.watchers: list[Callable[[BackwardCall, EvaluatedBatch, bool], None]] = []
         if isinstance(params, nn.Module):
-            params = params.parameters()
+            params = parameters_of(params)
         super().__init__(params, {**defaults, **_options.DEFAULTS, **given})
 
     def _reset(self) -> None:
@@ -58,7 +58,7 @@ class CorrectedOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its ``params`` may be a module, and any option its own. Each group is corrected by itself."""
         if isinstance(param_group["params"], nn.Module):
-            param_group = {**param_group, "params": list(param_group["params"].parameters())}
+            param_group = {**param_group, "params": parameters_of(param_group["params"])}
         _options.check({**self.defaults, **param_group})
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
@@ -132,9 +132,10 @@ class CorrectedOptimizer(Optimizer):
         gradients = dict(zip(sampled, found.gradients, strict=True)) if found is not None else {}
         for group in groups:
             group.add_batch(batch, gradients.get(group))
+        before = [group.gradient_before_hooks() for group in groups]
         torch.autograd.backward([batch.prediction], [batch.slope], retain_graph=True)
-        for group in groups:
-            group.note_gradient()
+        for group, gradient in zip(groups, before, strict=True):
+            group.note_gradient(gradient)
         for watcher in self.watchers:
             watcher(call, batch, len(self._calls) == 1)
         return batch.loss
@@ -338,16 +339,17 @@ class CorrectedOptimizer(Optimizer):
         devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}
         for name, state in states.items():
             states[name] = _copied(state, devices.get(name, "cpu"))
-        replaying = [group for group in self._ready_groups() if group.needs_replay]
-        if replaying:
+        memories = [self.state_of(f"group {n}").get("memory") for n, _ in enumerate(self.param_groups)]
+        forgetful = [n for n, group in enumerate(self._ready_groups()) if group.needs_replay and memories[n]]
+        if forgetful:
             warnings.warn(
                 "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients "
                 "from before it was saved stay in the momentum as they are, uncorrected, until they have decayed.",
                 stacklevel=user_stacklevel(),
             )
-        for number, group in enumerate(self._groups):
-            if not group.needs_displacement and "memory" in self.state_of(f"group {number}"):
-                self.state_of(f"group {number}")["memory"].clear()
+        for number in forgetful:
+            if not self._groups[number].needs_displacement:
+                memories[number].clear()  # an oracle starts a new average, of batches that it can evaluate
 
     def _check_header(self, saved: Any) -> None:
         """Refuse a state that does not belong here."""
@@ -379,17 +381,28 @@ class CorrectedOptimizer(Optimizer):
         self.watchers = self.__dict__.get("watchers", [])
 
 
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a module that is not distributed."""
+    for part in module.modules():
+        _refuse_distributed_module(part)
+    return list(module.parameters())
+
+
 def refuse_distributed(parameters: list[Tensor]) -> None:
-    """Raise if a ``DistributedDataParallel`` wrapper holds these parameters."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    ours = {id(p) for p in parameters}
-    for module in gc.get_objects():
-        if isinstance(module, nn.parallel.DistributedDataParallel) and ours & {id(p) for p in module.parameters()}:
-            raise TypeError(
-                "DistributedDataParallel is not supported yet: it averages gradients over ranks, but each rank would "
-                "apply a correction of its own, and the ranks' parameters would drift apart."
-            )
+    """Raise if a ``DistributedDataParallel`` wrapper anywhere in this process holds these parameters."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        ours = {id(p) for p in parameters}
+        for module in gc.get_objects():
+            if isinstance(module, nn.parallel.DistributedDataParallel) and ours & set(map(id, module.parameters())):
+                _refuse_distributed_module(module)
+
+
+def _refuse_distributed_module(module: nn.Module) -> None:
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        raise TypeError(
+            "DistributedDataParallel is not supported yet: it averages gradients over ranks, but each rank would apply "
+            "a correction of its own, and the ranks' parameters would drift apart."
+        )
 
 
 def _copied(value: Any, device: torch.device | str) -> Any:

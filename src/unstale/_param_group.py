@@ -48,6 +48,7 @@ class ParamGroup:
         self.needs_batch = self.is_corrected or self.needs_samples
         self._correction: corrections.Correction | None = None
         self._pending: list[Batch] = []
+        self._hook_factors: list[float] = []  # by which hooks scaled the gradient of each call of backward
         self._point: Tensor | None = None
         self._left: Tensor | None = None  # .grad as backward() left it
         self._known_scale: Tensor | float = 1.0  # by which .grad was scaled explicitly
@@ -60,6 +61,11 @@ class ParamGroup:
     def beta(self) -> float:
         """``β``, which a scheduler may have changed."""
         return self.settings["beta"] if "beta" in self.settings else self.settings["betas"][0]
+
+    @property
+    def _precision(self) -> torch.finfo:
+        """That of the coarsest parameter."""
+        return max((torch.finfo(p.dtype) for p in self.params.parameters), key=lambda info: info.eps)
 
     @property
     def is_ready(self) -> bool:
@@ -76,18 +82,31 @@ class ParamGroup:
 
     def add_batch(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...] | None) -> None:
         """Keep a batch until the step."""
+        self._hook_factors.append(1.0)
         if gradients is not None:
             self._pending.append(self._linearization(batch, gradients))
         elif self.is_corrected:
             self._pending.append(self._summed_gradient(batch))
 
-    def note_gradient(self) -> None:
+    def gradient_before_hooks(self) -> Tensor | None:
+        """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
+        return self.params.gradient() if self._pending and self.params.has_hooks else None
+
+    def note_gradient(self, before: Tensor | None) -> None:
         """Remember what ``backward`` left in ``.grad``, to see at the step whether it was scaled."""
-        if self.needs_batch:
-            self._left = self.params.gradient()
+        if not self._pending:
+            return
+        self._left = self.params.gradient()
+        if before is not None:
+            own = self._pending[-1].semi_gradient()
+            factor = common_factor(own, self._left - before, self._precision, tolerance=1000)
+            if factor is not None and abs(factor - 1) > 1000 * self._precision.eps:
+                self._pending[-1] = self._pending[-1].scaled(factor)
+                self._hook_factors[-1] = factor
 
     def forget_batches(self) -> None:
         self._pending.clear()
+        self._hook_factors = []
         self._point = self._left = None
         self._known_scale = 1.0
 
@@ -128,8 +147,7 @@ class ParamGroup:
         """By how much ``.grad`` was scaled (clipping, unscaling), if that is certain; 1 otherwise."""
         if torch.equal(left, gradient):
             return 1.0
-        coarsest = max((torch.finfo(p.dtype) for p in self.params.parameters), key=lambda info: info.eps)
-        scale = common_factor(left, gradient, coarsest)
+        scale = common_factor(left, gradient, self._precision)
         if scale is None:
             return 1.0
         if isinstance(batch, Linearization) and batch.samples == 1:
@@ -153,10 +171,12 @@ class ParamGroup:
             )
         replay = None
         if self.needs_replay:
-            scale = self._scale
+            scaled_calls = [
+                (call, self._scale * factor) for call, factor in zip(calls, self._hook_factors, strict=True)
+            ]
 
             def replay() -> Batch:
-                return merged([self._replayed(call) for call in calls]).scaled(scale)
+                return merged([self._replayed(call).scaled(scale) for call, scale in scaled_calls])
 
         return self._correction.update(state["memory"], batch, self._displacement(state), self.beta, replay)
 
@@ -179,8 +199,11 @@ class ParamGroup:
         return self._linearization(batch, found.gradients[0])
 
 
-def common_factor(before: Tensor, now: Tensor, precision: torch.finfo) -> float | None:
-    """The factor ``c`` with ``now = c · before`` in every entry, to rounding; None if there is none.
+def common_factor(before: Tensor, now: Tensor, precision: torch.finfo, tolerance: float = 8) -> float | None:
+    """The factor ``c`` with ``now = c · before`` to rounding; None if there is none.
+
+    Entries are compared one by one, with a relative ``tolerance`` in units of the precision; above 8, where ``before``
+    and ``now`` were computed in different ways, relative to the largest entry.
 
     >>> before, float32 = torch.tensor([1.0, -2.0, 0.0]), torch.finfo(torch.float32)
     >>> common_factor(before, before / 2, float32)
@@ -193,7 +216,8 @@ def common_factor(before: Tensor, now: Tensor, precision: torch.finfo) -> float 
     if not 0 < factor < float("inf"):
         return None
     expected = one * factor
-    close = (other - expected).abs() <= 8 * precision.eps * expected.abs() + precision.tiny
+    sizes = expected.abs() if tolerance <= 8 else expected.abs().max()
+    close = (other - expected).abs() <= tolerance * precision.eps * sizes + precision.tiny
     # Entries near the smallest number, where rounding is coarse, say nothing; a single entry fits any factor.
     telling = expected.abs() > 1000 * precision.tiny
     return factor if bool(close.all()) and int(telling.sum()) >= 2 else None

@@ -38,6 +38,10 @@ class Units:
     reason: str = "a use outside of layers"  # why a parameter below needs vector-Jacobian products, if it does
     _mixing: Tensor | None = None
 
+    def shared(self, found: Shared) -> Shared:
+        """Why rows below are shared: what was found there, or the older reason for which these units exist."""
+        return found if self.edge is None else Shared(self.reason)
+
     def mixing(self) -> Tensor | None:
         """How much each sample takes of each unit, ``[m, units]``; None if units are samples."""
         if self.edge is not None and self._mixing is None:
@@ -102,7 +106,7 @@ def trace(root: Tensor) -> Trace:
             child, number = edges[place]
             if child is None or owner is None or (matched is not None and place in matched.handled):
                 continue
-            label = owner if isinstance(owner, Shared) else _Owned(units, owner)
+            label: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
             there = labels.setdefault(child, {})
             there[number] = _merged(there[number], label, operation(node)) if number in there else label
     return result
