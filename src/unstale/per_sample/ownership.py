@@ -106,9 +106,9 @@ def trace(root: Tensor) -> Trace:
             child, number = edges[place]
             if child is None or owner is None or (matched is not None and place in matched.handled):
                 continue
-            label: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
+            passed: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
             there = labels.setdefault(child, {})
-            there[number] = _merged(there[number], label, operation(node)) if number in there else label
+            there[number] = _merged(there[number], passed, operation(node)) if number in there else passed
     return result
 
 

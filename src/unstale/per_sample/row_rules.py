@@ -504,8 +504,8 @@ RULES: dict[str, Rule] = {
         _names(
             "Abs Acos Acosh Alias Asin Asinh Atan Atanh Celu Clone Cos Cosh Elu Erf Erfc Erfinv Exp Exp2 Expm1 "
             "Gelu Hardshrink Hardsigmoid Hardswish Hardtanh LeakyRelu Lgamma Log Log10 Log1P Log2 LogSigmoid Logit "
-            "Mish NanToNum Neg Reciprocal Relu Relu6 Round Rsqrt Selu Sgn Sigmoid Sign Silu Sin Sinc Sinh "
-            "Softplus Softshrink Sqrt Square Tan Tanh Threshold ToCopy Trunc Floor Ceil Frac NativeDropout FusedDropout"
+            "Mish NanToNum Neg Reciprocal Relu Round Rsqrt Sgn Sigmoid Sign Silu Sin Sinc Sinh "
+            "Softplus Softshrink Sqrt Tan Tanh Threshold ToCopy Trunc Floor Ceil Frac NativeDropout FusedDropout"
         ),
         unary,
     ),
@@ -518,11 +518,11 @@ RULES: dict[str, Rule] = {
         elementwise,
     ),
     **dict.fromkeys(
-        _names("Add ClampMax ClampMin Div Lerp MaskedFill Mul Pow Sub", "1"),
+        _names("ClampMax ClampMin Lerp MaskedFill Pow", "1"),
         elementwise,
     ),
     **dict.fromkeys(
-        _names("AvgPool1D AdaptiveAvgPool1D ReflectionPad1D ReplicationPad1D UpsampleNearest1D UpsampleLinear1D"),
+        _names("ReflectionPad1D ReplicationPad1D UpsampleNearest1D UpsampleLinear1D"),
         rowwise(1),
     ),
     **dict.fromkeys(
