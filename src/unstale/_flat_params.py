@@ -31,6 +31,7 @@ class FlatParams:
         for length in self.lengths:
             start = self.spans[-1].stop if self.spans else 0
             self.spans.append(slice(start, start + length))
+        self._last_split: tuple[Tensor, list[Tensor]] | None = None
         self._is_uniform = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
 
     def flat(self, tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
@@ -50,8 +51,12 @@ class FlatParams:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Views of a vector ``[n]``, shaped like the parameters."""
-        parts = vector.split(self.lengths)
-        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+        # Directions mostly come in the same buffer at every step.
+        if self._last_split is None or self._last_split[0] is not vector:
+            parts = vector.split(self.lengths)
+            views = [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+            self._last_split = vector, views
+        return self._last_split[1]
 
     def check_unchanged(self) -> None:
         """Raise if the parameters were moved or converted after their first use."""

@@ -221,7 +221,12 @@ class CorrectedOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and with them the batches that no step has used yet."""
-        super().zero_grad(set_to_none)
+        if set_to_none:  # torch's own way, without its bookkeeping
+            for settings in self.param_groups:
+                for parameter in settings["params"]:
+                    parameter.grad = None
+        else:
+            super().zero_grad(set_to_none)
         self._forget_batches()
 
     def _forget_batches(self) -> None:

@@ -105,28 +105,21 @@ def _signed(number: Any) -> int:
 def topological(root: Edge) -> tuple[list[Node], dict[Node, Sequence[Any]]]:
     """Every node from ``root`` down, each before its inputs, and the input edges of each."""
     edges: dict[Node, Sequence[Any]] = {}
-    consumers: dict[Node, int] = {}
+    finished: list[Node] = []  # a node is finished after all its inputs
     stack = [root[0]]
     while stack:
-        node = stack.pop()
-        if node in edges:
-            continue
-        edges[node] = following = node.next_functions
-        for child, _ in following:
-            if child is not None:
-                consumers[child] = consumers.get(child, 0) + 1
-                if child not in edges:
-                    stack.append(child)
-    order, ready = [], [root[0]]
-    while ready:
-        node = ready.pop()
-        order.append(node)
-        for child, _ in edges[node]:
-            if child is not None:
-                consumers[child] -= 1
-                if not consumers[child]:
-                    ready.append(child)
-    return order, edges
+        node = stack[-1]
+        if node is None:
+            stack.pop()
+            finished.append(stack.pop())
+        elif node in edges:
+            stack.pop()
+        else:
+            edges[node] = following = node.next_functions
+            stack.append(None)
+            stack += [child for child, _ in following if child is not None and child not in edges]
+    finished.reverse()
+    return finished, edges
 
 
 def leaves(*roots: Tensor) -> list[Tensor]:

@@ -62,7 +62,9 @@ def linearize(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatPa
             b = outputs.get((role, call.call.edge))
             if b is None:
                 continue
-            for gradients in call.call.row_gradients(b.to(torch.promote_types(b.dtype, torch.float32))):
+            if b.dtype.itemsize < 4:
+                b = b.float()
+            for gradients in call.call.row_gradients(b):
                 given = found.get(id(gradients.parameter))
                 if given is not None:
                     given[role].append(_by_sample(gradients, rows.of(call)))
@@ -140,6 +142,9 @@ class _Rows(NamedTuple):
     mixing: Tensor | None = None
 
 
+_IN_ORDER = _Rows(slice(None))
+
+
 class _RowsOfSamples:
     """Finds the rows of samples, once for every owner: the layers of a network mostly share one."""
 
@@ -160,7 +165,7 @@ class _RowsOfSamples:
             return _Rows(slice(None), mixing=mixing[:, index] * (owner >= 0).to(mixing))
         samples, device = len(self._like), self._like.device
         if len(owner) == samples and torch.equal(owner, torch.arange(samples)):
-            return _Rows(slice(None))
+            return _IN_ORDER
         order = owner.argsort(stable=True)[int((owner < 0).sum()) :]
         counts = owner[order].bincount(minlength=samples)
         most = max(1, int(counts.max()))
@@ -182,6 +187,8 @@ class _RowsOfSamples:
 
 def _by_sample(gradients: RowGradients, rows: _Rows) -> RowGradients:
     """Gradients of rows as gradients of samples, with positions for the several rows of a sample."""
+    if rows is _IN_ORDER:
+        return gradients
     *first, last = gradients.tensors
     if gradients.kind is Materialized:
         if rows.mixing is not None:
@@ -288,6 +295,12 @@ def _is_smaller_materialized(parameter: Tensor, given: _Given) -> bool:
 
 def _materialized(parameter: Tensor, given: _Given, group: FlatParams, roles: int, samples: int) -> Tensor:
     """``[roles, m, p]``: the gradients of the prediction and those of the target."""
+    if roles == 2 and _is_one_call_each(given):
+        # The common case, both roles at once.
+        joined = [_joined(list(pair), group) for pair in zip(given.prediction[0][2], given.target[0][2], strict=True)]
+        if len(joined) == 1:
+            return joined[0].reshape(2, samples, -1)
+        return (joined[1].unsqueeze(3) * joined[0].unsqueeze(2)).flatten(2)
     parts: list[Tensor] = []
     for role in range(roles):
         each = [_full(gradients) for gradients in given[role]]
@@ -296,6 +309,16 @@ def _materialized(parameter: Tensor, given: _Given, group: FlatParams, roles: in
         else:
             parts.append(torch.zeros(samples, parameter.numel(), dtype=group.dtype, device=group.device))
     return torch.stack(parts)
+
+
+def _is_one_call_each(given: _Given) -> bool:
+    """Whether prediction and target have one call each of the same layer, without further positions."""
+    if len(given.prediction) != 1 or len(given.target) != 1:
+        return False
+    one, other = given.prediction[0], given.target[0]
+    if one.kind is not other.kind or one.kind is EmbeddingRows:
+        return False
+    return one.kind is Materialized or (one.tensors[0].shape[0] == 1 and other.tensors[0].shape[0] == 1)
 
 
 def _full(gradients: RowGradients) -> Tensor:
@@ -326,11 +349,12 @@ def _factored(parameter: Tensor, span: slice, given: _Given, group: FlatParams, 
 
 def _joined(parts: list[Tensor], group: FlatParams) -> Tensor:
     dtype = group.dtype if parts[0].is_floating_point() else parts[0].dtype
-    parts = [part.to(group.device, dtype) for part in parts]
+    parts = [x if x.dtype == dtype and x.device == group.device else x.to(group.device, dtype) for x in parts]
     # A copy also where there is one part: data are the user's, who may refill the tensor before the step.
     return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    # A sum is not finite if a part is not; in double precision it does not overflow by itself.
-    return all(math.isfinite(tensor.sum(dtype=torch.float64)) for tensor in tensors)
+    # A sum is not finite if a part is not. That of half-precision numbers is float32, or it might overflow by itself.
+    sums = [x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
+    return all(map(math.isfinite, sums))

@@ -88,23 +88,25 @@ def trace(root: Tensor) -> Trace:
     order, edges_of = topological(edge)
     labels: dict[Any, dict[int, _Label]] = {edge[0]: {edge[1]: _Owned(Units(root), torch.arange(len(root)))}}
     for node in order:
-        own = labels.pop(node, {})
-        if own:
-            result.visited.add(node)
+        own = labels.pop(node, None)
         leaf = leaf_variable(node)
         if leaf is not None:
             result.reached.add(id(leaf))
-            for label in own.values():
+            if own is not None:
+                label = own[0]
                 result.irregular[id(leaf)] = label.reason if isinstance(label, Shared) else label.units.reason
             continue
+        if own is None:
+            continue
+        result.visited.add(node)
         edges = edges_of[node]
         units, owners = _units_and_owners(node, own, root)
         matched = match_layer(node, owners, edges)
         if matched is not None:
             result.calls.append(OwnedCall(matched.call, units, matched.owner))
-        for place, owner in enumerate(input_owners(node, owners, edges)):
-            child, number = edges[place]
-            if child is None or owner is None or (matched is not None and place in matched.handled):
+            edges = [(None, 0) if place in matched.handled else edge for place, edge in enumerate(edges)]
+        for (child, number), owner in zip(edges, input_owners(node, owners, edges), strict=True):
+            if child is None or owner is None:
                 continue
             passed: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
             there = labels.setdefault(child, {})
@@ -115,11 +117,9 @@ def trace(root: Tensor) -> Trace:
 def _units_and_owners(node: Any, own: dict[int, _Label], root: Tensor) -> tuple[Units, dict[int, Owner]]:
     """The owners of a node's outputs, and the units that they name. Shared rows become units of their own."""
     labels = list(own.values())
-    first = labels[0] if labels else None
+    first = labels[0]
     if isinstance(first, _Owned) and all(isinstance(x, _Owned) and x.units is first.units for x in labels):
         return first.units, {number: label.owner for number, label in own.items()}  # type: ignore[union-attr]
-    if not labels:
-        return Units(root), {}
     shared = next((label for label in labels if isinstance(label, Shared)), Shared(operation(node)))
     if len(own) == 1:
         (number,) = own

@@ -47,8 +47,6 @@ Rule = Callable[[Node, Tensor, Edges], "list[Owner | None]"]
 
 def input_owners(node: Node, owners: dict[int, Owner], edges: Edges) -> list[Owner | None]:
     """The owner of every input of ``node``, given those of its outputs; None for one without influence."""
-    if not owners:
-        return [None] * len(edges)
     name = operation(node)
     try:
         for owner in owners.values():
@@ -360,8 +358,10 @@ def constant_pad(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 # ------------------------------------------------------------------------------------ products and normalizations
 
 
-def _all_one(owner: Tensor, reason: str) -> Owner:
-    """The owner of something that every row uses: shared, unless all rows serve one sample."""
+def _used_by_all(edge: Edge | tuple[None, int], owner: Tensor, reason: str) -> Owner | None:
+    """The owner of an input that every row uses: shared, unless all rows serve one sample."""
+    if edge[0] is None:
+        return None
     whole = common(owner, range(owner.ndim), reason)
     return whole if isinstance(whole, Shared) else whole.reshape(())
 
@@ -369,13 +369,13 @@ def _all_one(owner: Tensor, reason: str) -> Owner:
 def mm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     """``[r, i] @ [i, o]``: rows of the first factor stay apart, all of them use the second."""
     name = operation(node)
-    return [shortened(owner, 1, name), _all_one(owner, name)]
+    return [shortened(owner, 1, name), _used_by_all(edges[1], owner, name)]
 
 
 def addmm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     name = operation(node)
     bias = None if edges[0][0] is None else broadcast_owner(owner, shape((node, 0)), shape(edges[0]), name)
-    return [bias, shortened(owner, 1, name), _all_one(owner, name)]
+    return [bias, shortened(owner, 1, name), _used_by_all(edges[2], owner, name)]
 
 
 def bmm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
@@ -391,30 +391,30 @@ def baddbmm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 
 def linear(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     name = operation(node)
-    rest = _all_one(owner, name)
-    return [shortened(owner, len(shape((node, 0))) - 1, name), *[rest] * (len(edges) - 1)]
+    rest = [_used_by_all(edge, owner, name) for edge in edges[1:]]
+    return [shortened(owner, len(shape((node, 0))) - 1, name), *rest]
 
 
 def input_rows(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     """The first input and the output have the same rows; all rows use the other inputs (weights)."""
     name = operation(node)
-    return [shortened(owner, 1, name), *[_all_one(owner, name)] * (len(edges) - 1)]
+    return [shortened(owner, 1, name), *[_used_by_all(edge, owner, name) for edge in edges[1:]]]
 
 
 def weights_only(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     """No input but weights that all rows use, such as an embedding table."""
-    return [_all_one(owner, operation(node))] * len(edges)
+    return [_used_by_all(edge, owner, operation(node)) for edge in edges]
 
 
 def layer_norm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     name = operation(node)
     rows = len(shape((node, 0))) - len(saved(node, "normalized_shape"))
-    return [shortened(owner, rows, name), *[_all_one(owner, name)] * (len(edges) - 1)]
+    return [shortened(owner, rows, name), *[_used_by_all(edge, owner, name) for edge in edges[1:]]]
 
 
 def batch_norm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     name = operation(node)
-    weights: list[Owner | None] = [_all_one(owner, name)] * (len(edges) - 1)
+    weights = [_used_by_all(edge, owner, name) for edge in edges[1:]]
     if not saved(node, "training"):
         return [owner, *weights]
     # Statistics over every dimension but the second. Instance norm runs as batch norm over a batch of one, whose
@@ -442,7 +442,9 @@ def attention(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     name = operation(node)
     rows = shortened(owner, 1, name)
     size = shape((node, 0))[0]
-    return [None if edge[0] is None else rows if shape(edge)[0] == size else _all_one(owner, name) for edge in edges]
+    return [
+        rows if edge[0] is not None and shape(edge)[0] == size else _used_by_all(edge, owner, name) for edge in edges
+    ]
 
 
 # ---------------------------------------------------------------------------------- operations with several outputs
