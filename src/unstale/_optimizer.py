@@ -413,7 +413,9 @@ def refuse_distributed(parameters: list[Tensor]) -> None:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         ours = {id(p) for p in parameters}
         for module in gc.get_objects():
-            if isinstance(module, nn.parallel.DistributedDataParallel) and ours & set(map(id, module.parameters())):
+            # By type: isinstance() asks objects for their class, and some objects answer with a warning.
+            is_wrapper = issubclass(type(module), nn.parallel.DistributedDataParallel)
+            if is_wrapper and ours & set(map(id, module.parameters())):
                 _refuse_distributed_module(module)
 
 
