@@ -121,14 +121,15 @@ MIXTURES = {
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.filterwarnings("ignore::unstale.SlowGradientsWarning")
 def test_weak_mixing_between_layers(name, dtype):
+    """The larger the batch, the weaker the influence of one row on another."""
     torch.manual_seed(0)
-    g = generator(1)
+    g, m = generator(1), 64
     train_beside_reference(
         Mixing(MIXTURES[name]),
         lambda net, s, n: (net(s), 1 + 0.9 * net(n)),
-        lambda step: (torch.randn(M, 3, generator=g), torch.randn(M, 3, generator=g)),
+        lambda step: (torch.randn(m, 3, generator=g), torch.randn(m, 3, generator=g)),
         dtype=dtype,
-        steps=5,
+        steps=3,
     )
 
 
@@ -229,6 +230,19 @@ def test_column_major_activations():
 
 
 @pytest.mark.parametrize("correction", ["diagonal", "dense", "window"])
+def test_column_major_inputs(correction):
+    """Rows that do not lie one after another in memory, alone in their batch."""
+    torch.manual_seed(0)
+    g = generator(1)
+
+    def program(net, s):
+        return net(s.T.contiguous().T).squeeze(-1), torch.ones(M)
+
+    with pytest.warns(unstale.ConstantTargetWarning):
+        train_beside_reference(mlp(), program, lambda step: (torch.randn(M, 3, generator=g),), correction, steps=4)
+
+
+@pytest.mark.parametrize("correction", ["diagonal", "dense", "window"])
 def test_sparse_embeddings(correction):
     torch.manual_seed(0)
     sparse = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 1))
@@ -267,26 +281,28 @@ def problem():
     return mlp(), torch.randn(M, 3), torch.randn(M, 3)
 
 
-def test_another_loss_is_not_read_as_clipping(problem):
+@pytest.mark.parametrize("weight", [5.0, -5.0])
+def test_another_loss_is_not_read_as_clipping(problem, weight):
     """The bias of a value head has one entry, which is parallel to anything."""
     model, s, n = problem
     plain = one_step(model, s, n, lambda _: None)
 
     def other_loss(optimizer):
-        (5 * model(s.flip(0) + 1).sum()).backward()
+        (weight * model(s.flip(0) + 1).sum()).backward()
 
     torch.testing.assert_close(one_step(model, s, n, other_loss), plain)
 
 
-def test_another_loss_of_a_single_sample_is_not_read_as_clipping(problem):
-    """With one sample every loss of the prediction has a parallel gradient; the library says so."""
+@pytest.mark.parametrize("weight", [3.0, -3.0])
+def test_another_loss_of_a_single_sample_is_not_read_as_clipping(problem, weight):
+    """With one sample every loss of the prediction has a parallel gradient; the library says so. A loss that turns the
+    gradient around cannot be scaling, and needs no warning."""
     model, s, n = problem
     plain = one_step(model, s, n, lambda _: None, samples=1)
 
     def other_loss(optimizer):
-        (3 * model(s[:1]).sum()).backward()
+        (weight * model(s[:1]).sum()).backward()
 
-    # Of either sign: a loss that points the other way cannot be scaling, and needs no warning.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.testing.assert_close(one_step(model, s, n, other_loss, samples=1), plain)
