@@ -137,7 +137,7 @@ def test_a_disk_that_fills_while_workers_compute_is_one_line(tmp_path, start):
     process = start(tmp_path / "store", jobs=2, preexec_fn=no_file_beyond_1000_bytes, env=quiet)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert f"unstale: cannot write to the store {tmp_path / 'store'}: File too large" in errors.splitlines()
+    assert f"unstale-lab: cannot write to the store {tmp_path / 'store'}: File too large" in errors.splitlines()
     assert "Traceback" not in errors
     assert os.listdir(tmp_path / "store") == []
 
