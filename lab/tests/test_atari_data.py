@@ -16,7 +16,7 @@ from unstale_lab.atari.emulator import Emulator
 from unstale_lab.atari.make_data import make_data
 from unstale_lab.atari.tape import TENSORS, Tape, record
 from unstale_lab.atari.truth import Truth, continuations
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import DataError, UserError
 
 GAME = "ms_pacman"
 
@@ -205,7 +205,7 @@ def test_a_tape_that_cannot_be_used_is_refused_in_one_line(tape, tmp_path, harm)
     elif harm == "rotten":
         data[len(data) // 2] ^= 0xFF
         path.write_bytes(data)
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(DataError) as refusal:
         Tape.load(path)
     message = str(refusal.value)
     assert "\n" not in message and "train.tape" in message and "`unstale-lab make-data ms_pacman`" in message
@@ -318,7 +318,7 @@ def test_the_command_of_data_names_what_is_not_usual():
 def test_values_that_are_discounted_otherwise_are_refused(tmp_path):
     about = {"game": GAME, "gamma": "0.9"}
     Truth.of(torch.zeros(1, dtype=torch.int64), torch.ones(1, 2), about).save(tmp_path / "truth")
-    with pytest.raises(UserError, match=r"its values are discounted by 0\.9, not by 0\.99"):
+    with pytest.raises(DataError, match=r"its values are discounted by 0\.9, not by 0\.99"):
         Truth.load(tmp_path / "truth")
     assert Truth.load(tmp_path / "truth", gamma=0.9).about == about
 

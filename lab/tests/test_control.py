@@ -16,9 +16,9 @@ from unstale_lab.engine import control
 from unstale_lab.engine.control import Control, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
+from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
 from unstale_lab.figures.claim23 import scored
-from unstale_lab.mistakes import UserError
 from unstale_lab.store import Store
 
 SARSA = Run(

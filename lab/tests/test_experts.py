@@ -12,13 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from unstale_lab import experts
+from unstale_lab.errors import DataError, UserError
 from unstale_lab.experts import TASKS, keep_values, score, train, train_and_save
-from unstale_lab.mistakes import UserError
 from unstale_lab.problems import REPLAYS, control, policies, replay
 from unstale_lab.problems.kept_values import values_path
 from unstale_lab.problems.policies import Expert, expert_path, load_expert
 from unstale_lab.problems.replay import Replay
-from unstale_lab.problems.tensor_file import ExpertError
 
 TASK = TASKS["cartpole"]
 
@@ -168,7 +167,7 @@ BROKEN = {
 def test_a_bad_file_is_named_with_the_way_out(how, tmp_path):
     path = tmp_path / "cartpole.safetensors"
     BROKEN[how](path)
-    with pytest.raises(ExpertError) as caught:
+    with pytest.raises(DataError) as caught:
         load_expert(path, TASK)
     message = str(caught.value)
     assert str(path) in message and "unstale-lab train-expert cartpole" in message and "\n" not in message
@@ -176,7 +175,7 @@ def test_a_bad_file_is_named_with_the_way_out(how, tmp_path):
 
 def test_a_problem_with_a_bad_expert_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(policies, "DIRECTORY", tmp_path)
-    with pytest.raises(ExpertError, match="cannot use the expert"):
+    with pytest.raises(DataError, match="cannot use the expert"):
         Replay(TASK, states=1)
 
 
@@ -215,7 +214,7 @@ def test_values_that_do_not_belong_to_the_expert_are_refused(how, tmp_path):
     assert values_path(path) == kept
     damage, why = BAD_VALUES[how]
     damage(kept)
-    with pytest.raises(ExpertError) as caught:
+    with pytest.raises(DataError) as caught:
         problem.values()
     message = str(caught.value)
     assert message.startswith(f"cannot use the values {kept}: ") and why in message and "\n" not in message

@@ -18,9 +18,9 @@ from unstale_lab.engine.architectures import network_of
 from unstale_lab.engine.methods import METHODS
 from unstale_lab.engine.sweep import run_batches
 from unstale_lab.engine.training import Training
+from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run
 from unstale_lab.figures.base import Figure
-from unstale_lab.mistakes import UserError
 from unstale_lab.problems.base import Transitions, ValueSet, seeded
 from unstale_lab.problems.pictures import Film, Stills
 from unstale_lab.reproduce import summarise
@@ -335,12 +335,6 @@ def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_pa
     for a, b in zip(whole, resumed, strict=True):
         assert a.curves.keys() == b.curves.keys()
         assert all((a.curves[name] == b.curves[name]).all() for name in a.curves)
-
-
-def test_a_damaged_checkpoint_is_none(tmp_path):
-    (tmp_path / "kept.pt").write_bytes(b"half of a file")
-    assert Checkpoint(tmp_path / "kept.pt").load("cpu") is None
-    assert Checkpoint(tmp_path / "none.pt").load("cpu") is None
 
 
 def test_trust_is_logged(monkeypatch):

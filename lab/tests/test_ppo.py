@@ -29,8 +29,7 @@ from unstale_lab.atari.returns import n_step_parts
 from unstale_lab.atari.rollout import REWARDS, Collector, Rollout
 from unstale_lab.atari.scoring import evaluate
 from unstale_lab.checkpoint import Checkpoint
-from unstale_lab.mistakes import UserError
-from unstale_lab.problems.tensor_file import ExpertError
+from unstale_lab.errors import DataError, UserError
 
 CPU = torch.device("cpu")
 TINY = Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32)
@@ -290,16 +289,22 @@ def test_a_run_that_is_stopped_by_hand_is_kept(tmp_path):
     assert [row.steps for row in seen] == [32]
 
 
-def test_a_checkpoint_of_another_run_or_of_nothing_is_refused(tmp_path):
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     kept = Checkpoint(tmp_path / "run.checkpoint")
     train(TINY, checkpoint=kept)
     with pytest.raises(UserError) as error:
         train(Settings(**{**vars(TINY), "seed": 1}), checkpoint=kept)
     assert "other settings" in line_of(error)
+
+
+def test_a_run_starts_over_if_its_checkpoint_is_damaged(tmp_path):
+    warned, seen = [], []
+    kept = Checkpoint(tmp_path / "run.checkpoint", warned.append)
+    train(TINY, checkpoint=kept)
     kept.path.write_bytes(kept.path.read_bytes()[:1000])
-    with pytest.raises(UserError) as error:
-        train(TINY, checkpoint=kept)
-    assert "Delete it to begin again" in line_of(error)
+    train(TINY, progress=seen.append, checkpoint=kept)
+    assert [row.steps for row in seen] == [16, 32]
+    assert len(warned) == 1 and "starts over" in warned[0] and "\n" not in warned[0]
 
 
 # ----------------------------------------------------------------------------------------------------------- experts
@@ -407,19 +412,19 @@ def test_files_keep_experts_as_they_are(tmp_path):
     ],
 )
 def test_a_foreign_expert_is_refused(tmp_path, changes, why):
-    with pytest.raises(ExpertError) as error:
+    with pytest.raises(DataError) as error:
         load_expert(saved(tmp_path / "expert.safetensors", **changes))
     assert why in line_of(error) and "unstale-lab train-expert ms_pacman" in line_of(error)
 
 
 def test_a_broken_a_missing_and_another_games_expert_are_refused(tmp_path):
     path = saved(tmp_path / "expert.safetensors")
-    with pytest.raises(ExpertError) as error:
+    with pytest.raises(DataError) as error:
         load_expert(path, game="pong")
     assert "it plays ms_pacman, not pong" in line_of(error)
     path.write_bytes(path.read_bytes()[:-1000])
     for bad in (path, tmp_path / "none.safetensors", tmp_path / "none.zip"):
-        with pytest.raises(ExpertError) as error:
+        with pytest.raises(DataError) as error:
             load_expert(bad)
         assert str(bad) in line_of(error)
 
@@ -477,6 +482,6 @@ def test_other_zips_are_refused(tmp_path):
         archive.writestr("policy.pth", b"\x80\x02garbage")
     other = sb3_zip(tmp_path / "mlp.zip", {"mlp_extractor.policy_net.0.weight": torch.zeros(1)})
     for path, why in ((plain, "policy.pth"), (text, "zip"), (pickled, "no model"), (other, "CnnPolicy")):
-        with pytest.raises(ExpertError) as error:
+        with pytest.raises(DataError) as error:
             load_expert(path)
         assert why in line_of(error)

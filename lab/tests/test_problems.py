@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import UserError
 from unstale_lab.problems import PROBLEMS, acrobot, cartpole, control, load, mountain_car, regression, replay
 from unstale_lab.problems.base import Transitions, seeded
 from unstale_lab.problems.control import Episodes, at_times_random, look_ahead, play, true_values

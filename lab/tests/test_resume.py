@@ -18,7 +18,8 @@ import torch
 from unstale_lab import cli
 from unstale_lab.batch_file import PROVENANCE
 from unstale_lab.engine.plan import plan
-from unstale_lab.engine.sweep import SweepError, run_batches
+from unstale_lab.engine.sweep import run_batches
+from unstale_lab.errors import SweepError
 from unstale_lab.reproduce import named, runs_of
 from unstale_lab.store import Store
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import DataError
 from unstale_lab.problems import svhn, svhn_download
 from unstale_lab.problems.data_folder import data_folder
 from unstale_lab.problems.svhn import SVHN
@@ -95,7 +95,7 @@ def test_pictures_go_on_on_a_second_sheet(sheets):
     assert np.array_equal(found.image.numpy(), np.moveaxis(image, 3, 1))
 
     (sheets / "test_01.webp").unlink()
-    with pytest.raises(UserError, match=r"test_01\.webp cannot be read"):
+    with pytest.raises(DataError, match=r"test_01\.webp cannot be read"):
         load_pictures(sheets)
 
 
@@ -108,7 +108,7 @@ def test_the_official_form_goes_first_but_only_when_whole(sheets):
 
 
 def refused(folder: Path, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
+    with pytest.raises(DataError, match=match) as caught:
         load_pictures(folder)
     line = str(caught.value)
     assert "\n" not in line
@@ -226,7 +226,7 @@ def test_fetch_replaces_what_is_damaged_and_keeps_what_is_right(served, tmp_path
 def test_a_wrong_checksum_leaves_nothing(served, tmp_path):
     folder, address = served
     (folder / "train_32x32.mat").write_bytes(b"something else")
-    with pytest.raises(UserError, match="14 bytes, has the checksum") as caught:
+    with pytest.raises(DataError, match="14 bytes received have MD5") as caught:
         fetch(tmp_path / "new", source=address)
     assert "\n" not in str(caught.value)
     assert not contents(tmp_path / "new")
@@ -234,7 +234,7 @@ def test_a_wrong_checksum_leaves_nothing(served, tmp_path):
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/", "http://nowhere.invalid/"])
 def test_no_network_is_one_line(tmp_path, address):
-    with pytest.raises(UserError, match=f"cannot download {address}train_32x32.mat to {tmp_path}") as caught:
+    with pytest.raises(DataError, match=f"cannot download {address}train_32x32.mat to {tmp_path}") as caught:
         fetch(tmp_path, source=address)
     assert "\n" not in str(caught.value)
 
@@ -242,7 +242,7 @@ def test_no_network_is_one_line(tmp_path, address):
 def test_a_file_that_is_not_served_is_one_line(served, tmp_path):
     folder, address = served
     (folder / "test_32x32.mat").unlink()
-    with pytest.raises(UserError, match=r"test_32x32\.mat .*404"):
+    with pytest.raises(DataError, match=r"test_32x32\.mat .*404"):
         fetch(tmp_path / "new", source=address)
     assert list(contents(tmp_path / "new")) == ["train_32x32.mat"]
 
@@ -252,9 +252,9 @@ def test_a_file_that_is_not_served_is_one_line(served, tmp_path):
 
 def test_the_problem_reads_no_file_before_it_is_asked(tmp_path):
     problem = SVHN(tmp_path)
-    with pytest.raises(UserError, match="cannot load SVHN"):
+    with pytest.raises(DataError, match="cannot load SVHN"):
         problem.stream(0, 4, 1)
-    with pytest.raises(UserError, match="cannot load SVHN"):
+    with pytest.raises(DataError, match="cannot load SVHN"):
         problem.values()
 
 

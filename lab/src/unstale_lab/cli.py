@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from .errors import LabError, UserError, unknown
 from .experiment import SCALES, Run, Scale
-from .mistakes import UserError, unknown
 
 if TYPE_CHECKING:
     from .atari.ppo import Progress as PlayerProgress
@@ -267,14 +267,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Errors that a user can mend are one line, and exit code 2; others are the program's own, with a traceback."""
-    from .engine.sweep import SweepError
-    from .store import StoreError
-
     try:
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="unstale-lab", description=__doc__, args=arguments)
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (UserError, StoreError, SweepError, OSError) as error:
+    except (LabError, OSError) as error:
         _refuse(str(error))
     except RuntimeError as error:
         # torch has several types for it; all speak so.

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .mistakes import UserError
+from .errors import UserError
 from .problems import REPLAYS, acrobot, cartpole
 from .problems.base import seeded
 from .problems.control import Task, at_times_random, play

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .errors import UserError
 from .experiment import SCALES, Run, Scale, unique
 from .figures import FIGURES, find
 from .figures.base import Figure
-from .mistakes import UserError
 from .store import Store
 from .summary import Summary
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .errors import DataError, one_line
 from .experiment import Scale
 from .figures.base import Comparison, Panel, Series, Verdict
-from .mistakes import UserError
+from .files import write_file
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def _read(path: Path) -> Summary:
     try:
         return Summary.from_json(path.read_text("utf-8"))
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is not a summary ({error!r}); remove it and reproduce its figure again") from error
+        raise DataError(
+            f"{path} is not a summary ({one_line(error)}). Delete it and reproduce its figure again."
+        ) from error
 
 
 def in_order(summaries: Iterable[Summary]) -> list[Summary]:
@@ -74,18 +76,6 @@ def in_order(summaries: Iterable[Summary]) -> list[Summary]:
         return not summary.name.startswith("fig"), int(digits[0]) if digits else 0, summary.name
 
     return sorted(summaries, key=place)
-
-
-def write_file(path: Path, content: bytes) -> Path:
-    """Write through a neighbour, so that nobody ever reads half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        neighbour.write_bytes(content)
-        neighbour.replace(path)
-    finally:
-        neighbour.unlink(missing_ok=True)
-    return path
 
 
 def json_text(value: Any) -> str:

@@ -102,7 +102,7 @@ def about_expert(path: Path, game: str) -> tuple[Tensor, dict[str, str]]:
 
 
 def load_expert(path: Path | str, game: str = "ms_pacman") -> Expert:
-    """An expert for the game, from a file of this project's or a ``.zip`` of Stable-Baselines3's; or an ``ExpertError``
+    """An expert for the game, from a file of this project's or a ``.zip`` of Stable-Baselines3's; or an ``DataError``
     of one line that says what is wrong with the file."""
     check_game(game)
     path = Path(path)

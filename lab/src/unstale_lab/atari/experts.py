@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..checkpoint import Checkpoint
-from ..mistakes import UserError
+from ..errors import UserError
 from ..precision import products
 from ..problems.policies import making_of
 from .actor import Expert, about_expert, load_expert, save_expert
@@ -31,7 +31,7 @@ def train(
     ppo = PPO(settings, device)
     if ppo.device.type == "cuda":
         torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
-    if checkpoint is not None and checkpoint.path.exists():
+    if checkpoint is not None:
         _resume(ppo, checkpoint)
     try:
         with products("tf32"):
@@ -127,11 +127,9 @@ def _save(ppo: PPO, checkpoint: Checkpoint) -> None:
 def _resume(ppo: PPO, checkpoint: Checkpoint) -> None:
     state = checkpoint.load(str(ppo.device))
     if state is None:
-        raise UserError(
-            f"cannot go on from {checkpoint.path}: it is damaged, or another version's. Delete it to begin again."
-        )
+        return
     if state["settings"] != asdict(ppo.settings):
         raise UserError(
-            f"{checkpoint.path} belongs to a run with other settings: delete it to begin again, or choose another path"
+            f"{checkpoint.path} belongs to a run with other settings. Delete it to start over, or choose another path."
         )
     ppo.load_state_dict(state)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..mistakes import UserError
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ..mistakes import UserError
-from ..problems.tensor_file import ExpertError
+from ..errors import DataError, UserError
 from .emulator import Emulator, seeds
 from .tape import KnownPolicy, Tape, record
 from .truth import GAMMA, LIMIT, Truth, continuations
@@ -87,7 +86,7 @@ class _Maker:
         about = self._about(transitions=transitions, states=states)
         try:
             tape = Tape.load(path, self.game)
-        except ExpertError:
+        except DataError:
             pass  # not there, or damaged
         else:
             _check(path, tape.about, about)
@@ -111,7 +110,7 @@ class _Maker:
         about = self._about(tape=tape.fingerprint(), states=states, count=count, gamma=GAMMA, limit=limit)
         try:
             truth = Truth.load(path, self.game)
-        except ExpertError:
+        except DataError:
             pass
         else:
             _check(path, truth.about, about)

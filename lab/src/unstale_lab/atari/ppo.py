@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import unstale
 
-from ..mistakes import UserError, unknown
+from ..errors import UserError, unknown
 from .actor import Actor, Expert, load_expert
 from .games import action_count, check_game
 from .returns import n_step_parts

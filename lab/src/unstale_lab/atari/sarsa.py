@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import unstale
 
-from ..mistakes import UserError
+from ..errors import UserError
 from .games import Policy, action_count, check_game, make_games
 from .returns import n_step_parts
 from .scoring import LAST_GAMES

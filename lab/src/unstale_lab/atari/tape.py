@@ -136,7 +136,7 @@ class Tape:
 
     @classmethod
     def load(cls, path: Path, game: str = "ms_pacman") -> Tape:
-        """A recording of that game; an ``ExpertError`` where the file is none."""
+        """A recording of that game; an ``DataError`` where the file is none."""
         file = _file(path, game)
         tensors, about = file.read(TENSORS)
         if about.get("game") != game:

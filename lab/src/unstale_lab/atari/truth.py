@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..problems.tensor_file import ExpertError, TensorFile
+from ..errors import DataError
+from ..problems.tensor_file import TensorFile
 from ..processes import end_with_parent
 from .emulator import Emulator, State, seeds
 from .tape import KnownPolicy
@@ -51,7 +52,7 @@ class Truth:
 
     @classmethod
     def load(cls, path: Path, game: str = "ms_pacman", gamma: float = GAMMA) -> Truth:
-        """Values for that game, so discounted; an ``ExpertError`` where the file has none."""
+        """Values for that game, so discounted; an ``DataError`` where the file has none."""
         file = _file(path, game)
         tensors, about = file.read(TENSORS)
         if about.get("game") != game:
@@ -167,7 +168,7 @@ def _read(player: Player, part: Part, keep: Path | None) -> Tensor | None:
         return None
     try:
         tensors, about = file.read(["returns"])
-    except ExpertError:
+    except DataError:
         return None  # damaged: it is played again
     return tensors["returns"] if about.get("key") == player.key(part) else None
 

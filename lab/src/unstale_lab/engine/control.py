@@ -15,8 +15,8 @@ from ..atari import ppo, sarsa
 from ..atari.measuring import Point, measured
 from ..atari.scoring import evaluate
 from ..checkpoint import Checkpoint
+from ..errors import UserError, unknown
 from ..experiment import Run
-from ..mistakes import UserError, unknown
 from ..precision import products
 from ..records import Record
 from . import methods

@@ -14,6 +14,7 @@ import torch
 
 from .. import problems
 from ..checkpoint import Checkpoint
+from ..errors import SweepError
 from ..experiment import Run
 from ..problems.base import PictureProblem
 from ..processes import end_with_parent
@@ -24,10 +25,6 @@ from .plan import cost, plan
 from .training import Training
 
 Progress = Callable[[int, int, float], None]  # runs finished, steps made, what they cost
-
-
-class SweepError(RuntimeError):
-    """The sweep cannot go on; the message is one line, and what was finished is in the store."""
 
 
 def device_words(device: str) -> str:

@@ -39,7 +39,7 @@ def save_values(
 
 
 def load_values(path: Path, task: Task, expert: Expert, states: int, rollouts: int) -> dict[str, ValueSet]:
-    """Values of so many states in each set; an ``ExpertError`` where the file has others, or those of another expert's
+    """Values of so many states in each set; an ``DataError`` where the file has others, or those of another expert's
     policy."""
     file = _file(path, task)
     tensors, about = file.read([f"{name}.{field}" for name in SETS for field in FIELDS])

@@ -60,7 +60,7 @@ def save_expert(expert: Expert, path: Path, task: Task, about: dict[str, str]) -
 
 
 def load_expert(path: Path, task: Task) -> Expert:
-    """An expert for the task, or an ``ExpertError`` of one line that says what is wrong with the file."""
+    """An expert for the task, or an ``DataError`` of one line that says what is wrong with the file."""
     file = _file(path, task)
     names = [f.name for f in fields(Expert)]
     tensors, _ = file.read(names)

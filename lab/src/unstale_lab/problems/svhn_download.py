@@ -9,7 +9,8 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-from ..mistakes import UserError
+from ..errors import DataError, one_line
+from ..files import atomic_write
 
 SOURCE = "http://ufldl.stanford.edu/housenumbers/"
 CHECKSUMS = {  # MD5, of 182 and 64 MB
@@ -32,26 +33,21 @@ def fetch(folder: Path, progress: Progress = lambda name, came, total: None, sou
             folder.mkdir(parents=True, exist_ok=True)
             _download(url, path, checksum, partial(progress, name))
         except (OSError, HTTPException) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(
-                f"cannot download {url} to {path}: {reason}. You may put the file there yourself."
+            raise DataError(
+                f"cannot download {url} to {path}: {one_line(error)}. Try again, or put the file there yourself."
             ) from error
 
 
 def _download(url: str, path: Path, checksum: str, progress: Callable[[int, int], None]) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        with urlopen(url, timeout=TIMEOUT) as answer, unfinished.open("wb") as file:
-            total = int(answer.headers.get("Content-Length") or 0)
-            while chunk := answer.read(CHUNK):
-                file.write(chunk)
-                progress(file.tell(), total)
-        found = _checksum(unfinished)
-        if found != checksum:
-            raise OSError(f"what came, {unfinished.stat().st_size:,} bytes, has the checksum {found}, not {checksum}")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    digest = hashlib.md5(usedforsecurity=False)
+    with urlopen(url, timeout=TIMEOUT) as answer, atomic_write(path) as file:
+        total = int(answer.headers.get("Content-Length") or 0)
+        while chunk := answer.read(CHUNK):
+            file.write(chunk)
+            digest.update(chunk)
+            progress(file.tell(), total)
+        if digest.hexdigest() != checksum:
+            raise OSError(f"the {file.tell():,} bytes received have MD5 {digest.hexdigest()}, not {checksum}")
 
 
 def _checksum(path: Path) -> str:

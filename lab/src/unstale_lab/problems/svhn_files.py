@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..mistakes import UserError
+from ..errors import DataError, one_line
 
 SIDE = 32  # of a picture, in pixels
 ACROSS, ON_A_SHEET = 50, 2500  # pictures
@@ -44,7 +44,7 @@ class Photographs:
 
 
 def load_pictures(folder: Path) -> Photographs:
-    """The form that is whole in the folder, the official one if both are; a ``UserError`` of one line if none is."""
+    """The form that is whole in the folder, the official one if both are; a ``DataError`` of one line if none is."""
     found = []
     for read, endings in ((_official, ["32x32.mat"]), (_from_sheets, ["y.npy", "00.webp"])):
         names = [f"{split}_{ending}" for split in SPLITS for ending in endings]
@@ -111,6 +111,7 @@ def _kind(array: np.ndarray) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
-def _refused(folder: Path, why: str) -> UserError:
-    reason = " ".join(why.split())
-    return UserError(f"cannot load SVHN from {folder}: {reason}. It takes {FORMS}; UNSTALE_DATA names another folder.")
+def _refused(folder: Path, why: str) -> DataError:
+    return DataError(
+        f"cannot load SVHN from {folder}: {one_line(why)}. It takes {FORMS}; UNSTALE_DATA names another folder."
+    )

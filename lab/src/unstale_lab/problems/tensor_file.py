@@ -10,11 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..mistakes import UserError
-
-
-class ExpertError(UserError):
-    """A file of an expert, or of its values, cannot be used."""
+from ..errors import DataError, one_line
+from ..files import write_file
 
 
 @dataclass(frozen=True)
@@ -27,15 +24,10 @@ class TensorFile:
 
     def write(self, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
         """With what is to be known about them."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".unfinished")
         try:
-            unfinished.write_bytes(save(tensors, about))
-            unfinished.replace(self.path)
+            write_file(self.path, save(tensors, about))
         except OSError as error:
-            raise UserError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+            raise DataError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
 
     def read(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors of these names, all finite, and what is known about them."""
@@ -51,9 +43,9 @@ class TensorFile:
             raise self.refused("some of its numbers are not finite")
         return tensors, about
 
-    def refused(self, why: object) -> ExpertError:
+    def refused(self, why: object) -> DataError:
         if self.path.exists():
-            reason, again = " ".join(str(why).split()), " again"
+            reason, again = one_line(why), " again"
         else:
             reason, again = "there is no such file", ""
-        return ExpertError(f"cannot use the {self.what} {self.path}: {reason}. Make it{again} with `{self.command}`.")
+        return DataError(f"cannot use the {self.what} {self.path}: {reason}. Make it{again} with `{self.command}`.")
