@@ -19,7 +19,7 @@ from unstale_lab import cli
 from unstale_lab.batch_file import PROVENANCE
 from unstale_lab.engine.plan import plan
 from unstale_lab.engine.sweep import run_batches
-from unstale_lab.errors import SweepError
+from unstale_lab.errors import SweepError, WorkerError
 from unstale_lab.reproduce import named, runs_of
 from unstale_lab.store import Store
 
@@ -151,9 +151,16 @@ def test_a_worker_that_is_killed_is_one_line_and_what_was_finished_stays(tmp_pat
         if finished_runs:
             multiprocessing.active_children()[0].kill()
 
-    with pytest.raises(SweepError, match=r"^a worker process was stopped from outside \(exit code -9\)$"):
+    with pytest.raises(WorkerError, match=r"^a worker process was killed \(exit code -9\)"):
         run_batches(plan(RUNS, "cpu"), store, "cpu", 2, kill_one)
     assert 0 < store.check() < len(RUNS)
     for worker in multiprocessing.active_children():  # killed, but perhaps not gone yet
         worker.join(PATIENCE)
     assert multiprocessing.active_children() == []
+
+
+def test_a_sweep_without_all_its_runs_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Store, "add", lambda self, records, made: None)
+    with pytest.raises(SweepError, match=rf"^\d+ of \d+ runs are not in the store {tmp_path / 'store'}"):
+        run_batches(plan(RUNS, "cpu")[-2:], Store(tmp_path / "store"), "cpu", 1, lambda *news: None)
+    torch.set_flush_denormal(False)

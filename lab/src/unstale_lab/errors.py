@@ -23,7 +23,11 @@ class StoreError(LabError):
 
 
 class SweepError(LabError):
-    """A sweep cannot continue, or ended without all its runs. Finished runs are in the store."""
+    """A sweep ended without all its runs. Finished runs are in the store."""
+
+
+class WorkerError(LabError):
+    """A worker process was killed or exited early."""
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:

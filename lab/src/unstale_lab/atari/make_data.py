@@ -68,7 +68,7 @@ def command(game: str, expert_file: Path | None, settings: Mapping[str, int]) ->
     options = ["--expert", str(expert_file)] if expert_file else []
     for name, value in settings.items():
         options += [f"--{name}", str(value)] if value != USUAL[name] else []
-    return shlex.join(["unstale", "make-data", game, *options])
+    return shlex.join(["unstale-lab", "make-data", game, *options])
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,9 @@ its own, say as much about the value there as one has time for, and how sure tha
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import pickle
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import util
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +18,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..problems.tensor_file import TensorFile
-from ..processes import end_with_parent
+from ..processes import Handler, Send, run_tasks
 from .emulator import Emulator, State, seeds
 from .tape import KnownPolicy
 
@@ -89,10 +85,29 @@ def continuations(
     ]
     returns = torch.full((len(states), count), torch.nan, dtype=torch.float32)
     done = 0
-    for part, played in _kept(player, parts, jobs, keep):
+
+    def take(part: Part, played: Tensor) -> None:
+        nonlocal done
         returns[part.start : part.start + len(part.states)] = played
         done += len(part.states)
         progress(done, len(states))
+
+    def receive(message: tuple[int, np.ndarray]) -> None:
+        index, array = message
+        part, played = missing[index], torch.from_numpy(array)
+        if keep:
+            _part_file(keep, part).write({"returns": played}, {"key": player.key(part)})
+        take(part, played)
+
+    missing = []
+    for part in parts:
+        played = _read(player, part, keep)
+        if played is None:
+            missing.append(part)
+        else:
+            take(part, played)
+    limit_threads = min(jobs, len(missing)) > 1  # there is a process for every core
+    run_tasks(partial(_make_handler, player, limit_threads), list(enumerate(missing)), jobs, receive)
     return returns
 
 
@@ -148,21 +163,6 @@ class Player:
         return digest.hexdigest()
 
 
-def _kept(player: Player, parts: Sequence[Part], jobs: int, keep: Path | None) -> Iterator[tuple[Part, Tensor]]:
-    """The returns of all parts, in any order; played only where the folder does not have them yet."""
-    missing = []
-    for part in parts:
-        played = _read(player, part, keep)
-        if played is None:
-            missing.append(part)
-        else:
-            yield part, played
-    for part, played in _played(player, missing, min(jobs, len(missing))):
-        if keep:
-            _part_file(keep, part).write({"returns": played}, {"key": player.key(part)})
-        yield part, played
-
-
 def _read(player: Player, part: Part, keep: Path | None) -> Tensor | None:
     if keep is None or not (file := _part_file(keep, part)).path.exists():
         return None
@@ -173,41 +173,15 @@ def _read(player: Player, part: Part, keep: Path | None) -> Tensor | None:
     return tensors["returns"] if about.get("key") == player.key(part) else None
 
 
-def _played(player: Player, parts: Sequence[Part], jobs: int) -> Iterator[tuple[Part, Tensor]]:
-    if jobs <= 1:
-        for part in parts:
-            yield part, player.play(part)
-        return
-    # Plain pickle: torch's own way would share a GPU's memory with the other processes rather than copy.
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (pickle.dumps(player),))
-    try:
-        asked = {pool.submit(_play, part): part for part in parts}
-        for future in as_completed(asked):
-            yield asked[future], torch.from_numpy(future.result())
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _make_handler(player: Player, limit_threads: bool) -> Handler:
+    if limit_threads:
+        torch.set_num_threads(1)
+    return partial(_play, player)
 
 
-_player: Player  # of a process that was started to play
-
-
-def _begin(pickled: bytes) -> None:
-    global _player
-    torch.set_num_threads(1)  # there is a process for every core
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its children in order
-    end_with_parent()
-    _player = pickle.loads(pickled)
-    util.Finalize(None, _let_go, exitpriority=0)
-
-
-def _let_go() -> None:
-    """Emulators complain, at length, when a process ends that still has them."""
-    global _player
-    del _player
-
-
-def _play(part: Part) -> np.ndarray:
-    return _player.play(part).numpy()
+def _play(player: Player, task: tuple[int, Part], send: Send) -> None:
+    index, part = task
+    send((index, player.play(part).numpy()))
 
 
 def _part_file(folder: Path, part: Part) -> TensorFile:
