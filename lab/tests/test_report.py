@@ -86,6 +86,37 @@ def test_a_damaged_summary_is_reported_by_name(tmp_path, damage):
         read_summaries(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside",
+        "/tmp/outside",
+        "a/b",
+        "..",
+        ".",
+        "",
+        "fig3.json",
+        "fig3\n",
+        "Fig3",
+        "fig 3",
+        "é",
+        3,
+        None,
+        ["fig3"],
+    ],
+)
+def test_a_name_that_is_no_plain_word_is_refused(tmp_path, name):
+    own = json.loads(lab_samples.replay().to_json())
+    out = tmp_path / "out"
+    (out / "summaries").mkdir(parents=True)
+    (out / "summaries" / "fig3.json").write_text(json.dumps(own | {"name": name}))
+    with pytest.raises(DataError, match=r"fig3\.json is not a summary \(its name must consist of"):
+        read_summaries(out)
+    with pytest.raises((ValueError, TypeError)):
+        write([replace(lab_samples.replay(), name=name)], out)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "summaries", "fig3.json"]
+
+
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
     path = write_file(tmp_path / "deep" / "file", b"old")
 

@@ -15,12 +15,14 @@ from .experiment import Scale
 from .figures.base import Comparison, Panel, Series, Verdict
 from .files import write_file
 
+NAME = re.compile(r"[a-z0-9_]+")
+
 
 @dataclass(frozen=True)
 class Summary:
     """A figure at some scale: where it comes from, what to draw, and what was found."""
 
-    name: str  # "fig3"
+    name: str  # "fig3"; part of file names, so of lower-case letters, digits and underscores only
     title: str
     claims: tuple[int, ...]
     settings: str
@@ -43,6 +45,8 @@ class Summary:
     @staticmethod
     def from_json(text: str) -> Summary:
         own = json.loads(text)
+        if not (isinstance(own, dict) and isinstance(own.get("name"), str) and NAME.fullmatch(own["name"])):
+            raise ValueError("its name must consist of lower-case letters, digits and underscores")
         own["panels"] = tuple(_panel(panel) for panel in own["panels"])
         own["verdicts"] = tuple(_verdict(verdict) for verdict in own["verdicts"])
         own["seconds"] = float(own["seconds"])
