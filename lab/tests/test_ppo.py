@@ -481,7 +481,7 @@ def test_other_zips_are_refused(tmp_path):
     with zipfile.ZipFile(pickled, "w") as archive:
         archive.writestr("policy.pth", b"\x80\x02garbage")
     other = sb3_zip(tmp_path / "mlp.zip", {"mlp_extractor.policy_net.0.weight": torch.zeros(1)})
-    for path, why in ((plain, "policy.pth"), (text, "zip"), (pickled, "no model"), (other, "CnnPolicy")):
+    for path, why in ((plain, "policy.pth"), (text, "zip"), (pickled, "not a model"), (other, "CnnPolicy")):
         with pytest.raises(DataError) as error:
             load_expert(path)
         assert why in line_of(error)

@@ -111,7 +111,7 @@ def load_expert(path: Path | str, game: str = "ms_pacman") -> Expert:
     wanted = actor.state_dict()
     greedy = False
     if path.suffix == ".zip":
-        weights, greedy = read_sb3(file)
+        weights, greedy = read_sb3(file, wanted)
     else:
         weights, about = file.read([*wanted, CURVE])
         if about.get("game") != game:
