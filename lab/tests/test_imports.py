@@ -21,13 +21,14 @@ LAB_LAYERS: list[dict[str, set[str]]] = [
         "atari": {"torch", "safetensors", "numpy", "ale_py", "gymnasium"},
         "batch_file": {"numpy", "pyarrow"},
     },
-    {"experts": {"torch"}, "store": {"pyarrow"}},
+    {"cross_entropy_search": {"torch"}, "store": {"pyarrow"}},
     {"engine": {"torch", "numpy"}, "figures": {"numpy", "scipy"}},
     {"drawing": {"numpy"}, "summary": {"numpy"}},
     {"plots": {"matplotlib", "numpy"}},
     {"report": {"jinja2", "plotly", "numpy"}, "reproduce": set()},
     {"progress": {"rich"}},
-    {"cli": {"rich", "tyro"}, "__init__": set(), "__main__": set()},
+    {"commands": {"rich", "tyro"}},
+    {"cli": set(), "__init__": set(), "__main__": set()},
 ]
 
 

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 
 import unstale
 from unstale_lab import checkpoint
-from unstale_lab.atari import experts, scoring
+from unstale_lab.atari import expert_training, scoring
 from unstale_lab.atari.actor import Actor, Expert, load_expert, save_expert
-from unstale_lab.atari.experts import train, train_expert
+from unstale_lab.atari.expert_training import train, train_expert
 from unstale_lab.atari.games import action_count, check_game, make_games
 from unstale_lab.atari.measuring import measured
 from unstale_lab.atari.ppo import PPO, Settings, minibatches
@@ -344,10 +344,10 @@ def test_an_expert_takes_the_best_action_but_for_epsilon():
 
 
 def test_the_command_of_an_expert_trains_it_again():
-    assert experts.command(Settings()) == "unstale-lab train-expert ms_pacman"
+    assert expert_training.command(Settings()) == "unstale-lab data expert ms_pacman"
     settings = Settings(steps=20_000_000, minutes=7.5)
-    assert experts.command(settings, "cuda") == (
-        "unstale-lab train-expert ms_pacman --steps 20000000 --minutes 7.5 --device cuda"
+    assert expert_training.command(settings, "cuda") == (
+        "unstale-lab data expert ms_pacman --steps 20000000 --minutes 7.5 --device cuda"
     )
 
 
@@ -356,7 +356,7 @@ def test_an_expert_is_trained_scored_kept_and_plays_on_as_it_did(tmp_path):
     settings = Settings(games=4, rollout=64, minibatch=256, epochs=1, steps=2560, seed=2)
     seen = []
     about = train_expert(settings, path, progress=seen.append, episodes=1)
-    assert about["command"] == "unstale-lab train-expert ms_pacman --seed 2 --steps 2560"
+    assert about["command"] == "unstale-lab data expert ms_pacman --seed 2 --steps 2560"
     assert about["steps"] == "2560" and json.loads(about["settings"])["rollout"] == 64
     assert [file.name for file in tmp_path.iterdir()] == [path.name]  # and no checkpoint
     with safe_open(path, "pt") as file:
@@ -414,7 +414,7 @@ def test_files_keep_experts_as_they_are(tmp_path):
 def test_a_foreign_expert_is_refused(tmp_path, changes, why):
     with pytest.raises(DataError) as error:
         load_expert(saved(tmp_path / "expert.safetensors", **changes))
-    assert why in line_of(error) and "unstale-lab train-expert ms_pacman" in line_of(error)
+    assert why in line_of(error) and "unstale-lab data expert ms_pacman" in line_of(error)
 
 
 def test_a_broken_a_missing_and_another_games_expert_are_refused(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from unstale_lab.errors import UserError
 from unstale_lab.problems import PROBLEMS, acrobot, cartpole, control, load, mountain_car, regression, replay
 from unstale_lab.problems.base import Transitions, seeded
-from unstale_lab.problems.control import Episodes, at_times_random, look_ahead, play, true_values
+from unstale_lab.problems.environment import Episodes, at_times_random, look_ahead, play, true_values
 from unstale_lab.problems.mountain_car import MountainCar, OnlineMountainCar, along
 from unstale_lab.problems.replay import Replay
 

@@ -20,11 +20,11 @@ from unstale_lab.batch_file import PROVENANCE
 from unstale_lab.engine.plan import plan
 from unstale_lab.engine.sweep import run_batches
 from unstale_lab.errors import SweepError, WorkerError
-from unstale_lab.reproduce import named, runs_of
+from unstale_lab.reproduce import figures_named, runs_of
 from unstale_lab.store import Store
 
 FIGURES = ("fig3", "fig10")  # 17 batches between them, so that there is a middle to be killed in
-RUNS = runs_of(named(FIGURES), "smoke")
+RUNS = runs_of(figures_named(FIGURES), "smoke")
 BATCHES = len(plan(RUNS, "cpu"))
 PATIENCE = 60  # seconds
 

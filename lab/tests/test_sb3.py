@@ -120,7 +120,7 @@ def test_a_damaged_file_never_ends_in_a_traceback(tmp_path):
     path = archive(tmp_path / "a.zip", saved(weights()), compression=zipfile.ZIP_DEFLATED)
     content = path.read_bytes()
     file, expected = TensorFile(path, "expert", "make it"), Actor(9).state_dict()
-    for place in [*range(0, 200), *range(len(content) - 400, len(content))]:
+    for place in [*range(0, 200, 5), *range(len(content) - 400, len(content), 5)]:
         changed = bytearray(content)
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)

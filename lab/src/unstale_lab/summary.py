@@ -1,4 +1,4 @@
-"""What is kept of a figure once its runs are done: all that a report needs, in a small JSON file."""
+"""Summaries of figures: everything that a report needs, as small JSON files."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NAME = re.compile(r"[a-z0-9_]+")
 
 @dataclass(frozen=True)
 class Summary:
-    """A figure at some scale: where it comes from, what to draw, and what was found."""
+    """The content of a figure at one scale: panels to draw, verdicts, and provenance."""
 
     name: str  # "fig3"; part of file names, so of lower-case letters, digits and underscores only
     title: str
     claims: tuple[int, ...]
     settings: str
     scale: Scale
-    command: str  # makes it again
+    command: str  # reproduces the figure
     panels: Sequence[Panel]
     verdicts: Sequence[Verdict]
     runs: int
     diverged: int
-    seconds: float  # of computing
+    seconds: float  # of all runs together
     cut: str = ""
     machines: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the libraries
@@ -54,12 +54,12 @@ class Summary:
 
 
 def write_summary(summary: Summary, out: Path) -> Path:
-    """``<out>/summaries/fig3.json``, whole or not at all."""
+    """Writes ``<out>/summaries/fig3.json`` atomically."""
     return write_file(out / "summaries" / f"{summary.name}.json", summary.to_json().encode())
 
 
 def read_summaries(out: Path) -> list[Summary]:
-    """All that ``write_summary`` left, in the order of the paper."""
+    """All summaries in ``<out>/summaries``, in the order of the paper."""
     return in_order(_read(path) for path in (out / "summaries").glob("*.json"))
 
 
@@ -73,7 +73,7 @@ def _read(path: Path) -> Summary:
 
 
 def in_order(summaries: Iterable[Summary]) -> list[Summary]:
-    """Figures before claims without one, each by its number."""
+    """Figures by number, then claims without a figure by number."""
 
     def place(summary: Summary) -> tuple[bool, int, str]:
         digits = re.search(r"\d+", summary.name)
@@ -83,7 +83,7 @@ def in_order(summaries: Iterable[Summary]) -> list[Summary]:
 
 
 def json_text(value: Any) -> str:
-    """JSON that is small and easy to compare: sorted keys, six digits, infinities as strings, lists on one line.
+    """Compact JSON that is easy to compare: sorted keys, six digits, infinities as strings, lists on one line.
 
     >>> print(json_text({"p": 0.12345678, "effect": math.inf, "at": (1, 2)}), end="")
     {
@@ -92,11 +92,11 @@ def json_text(value: Any) -> str:
      "p": 0.123457
     }
     """
-    return _lay_out(_plain(value)) + "\n"
+    return _format(_plain(value)) + "\n"
 
 
 def _plain(value: Any) -> Any:
-    """JSON has neither infinities nor arrays."""
+    """Converts arrays to lists, rounds floats, and writes infinities as strings: JSON has neither."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):
@@ -108,14 +108,14 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
-def _lay_out(value: Any, margin: str = "") -> str:
-    """A key or a record a line, while a list of numbers keeps to one line."""
+def _format(value: Any, margin: str = "") -> str:
+    """One key or object per line; lists of numbers stay on one line."""
     inner = margin + " "
     if isinstance(value, dict) and value:
-        lines = [f"{json.dumps(key)}: {_lay_out(value[key], inner)}" for key in sorted(value)]
+        lines = [f"{json.dumps(key)}: {_format(value[key], inner)}" for key in sorted(value)]
         return f"{{\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}}}"
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return f"[\n{inner}" + f",\n{inner}".join(_lay_out(item, inner) for item in value) + f"\n{margin}]"
+        return f"[\n{inner}" + f",\n{inner}".join(_format(item, inner) for item in value) + f"\n{margin}]"
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

@@ -11,7 +11,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from .control import REWARD_SCALE, Step, Task, uniform
+from .environment import REWARD_SCALE, Step, Task, uniform
 
 SECONDS = 0.2  # a step
 FASTEST = (4 * pi, 9 * pi)

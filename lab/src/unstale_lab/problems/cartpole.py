@@ -12,7 +12,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from .control import REWARD_SCALE, Step, Task, uniform
+from .environment import REWARD_SCALE, Step, Task, uniform
 
 LIMIT = 500
 SECONDS = 0.02  # a step

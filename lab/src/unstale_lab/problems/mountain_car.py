@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base import Stream, Transitions, ValueSet, merged, seeded
-from .control import FOREVER, REWARD_SCALE, Step, Tape, Task, drawn, look_ahead, true_values, uniform
+from .environment import FOREVER, REWARD_SCALE, Step, Tape, Task, drawn, look_ahead, true_values, uniform
 
 LOW = torch.tensor([-1.2, -0.07], dtype=torch.float64)  # position, velocity
 HIGH = torch.tensor([0.6, 0.07], dtype=torch.float64)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from .base import Stream, Transitions, ValueSet, seeded
-from .control import Policy, Tape, Task, at_times_random, drawn, true_values
-from .kept_values import load_values, save_values, values_path
+from .environment import Policy, Tape, Task, at_times_random, drawn, true_values
 from .policies import expert_path, load_expert
+from .value_file import load_values, save_values, values_path
 
 TRANSITIONS = 50_000
 

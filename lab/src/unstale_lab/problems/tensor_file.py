@@ -1,4 +1,4 @@
-"""Tensors kept as safetensors files: written at once or not at all, and refused in one line."""
+"""Safetensors files with metadata, written atomically and checked when they are read."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..files import write_file
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file, what it is called in messages, and the command that makes it."""
+    """A file, what messages call it, and the command that makes it."""
 
     path: Path
     what: str
     command: str
 
     def write(self, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-        """With what is to be known about them."""
+        """Writes tensors, and ``about`` as metadata."""
         try:
             write_file(self.path, save(tensors, about))
         except OSError as error:
             raise DataError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
 
     def read(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors of these names, all finite, and what is known about them."""
+        """The tensors with these names, all finite, and the metadata."""
         try:
             with safe_open(self.path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
@@ -44,6 +44,7 @@ class TensorFile:
         return tensors, about
 
     def refused(self, why: object) -> DataError:
+        """The error that says why the file cannot be used, and how to make it."""
         if self.path.exists():
             reason, again = one_line(why), " again"
         else:
