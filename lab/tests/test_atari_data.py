@@ -48,7 +48,7 @@ def play(emulator, actions):
 def test_pictures_are_those_of_the_vector_environment():
     games = AtariVectorEnv(GAME, 1, repeat_action_probability=0.0, noop_max=1, reward_clipping=False, num_threads=1)
     theirs, _ = games.reset(seed=0)
-    emulator = Emulator(GAME, 0, sticky=0.0, most_no_ops=1)
+    emulator = Emulator(GAME, 0, sticky=0.0, max_no_ops=1)
     assert (emulator.observation[:3] == 0).all() and emulator.observation[3].any()
     differing = 0
     for action in np.random.default_rng(0).integers(9, size=400):

@@ -166,7 +166,7 @@ def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):
         ({"method": "adam_frozen"}, "unknown method of control 'adam_frozen': did you mean adam"),
         ({"method": "momentum"}, "unknown method of control 'momentum'"),
         ({"network": "mlp"}, "Sarsa learns with the network small_atari, not mlp"),
-        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps do not divide by 5 a minibatch"),
+        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps are not divisible by the minibatch size 5"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(wrong, why):
@@ -184,7 +184,7 @@ def test_games_that_are_not_installed_are_one_line(monkeypatch):
         return there(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", not_there)
-    with pytest.raises(UserError, match=r"^games need ale-py: pip install 'unstale\[atari\]'$"):
+    with pytest.raises(UserError, match=r"^Atari games need ale-py: pip install 'unstale-lab\[atari\]'$"):
         Control(SARSA, "cpu")
 
 

@@ -24,12 +24,12 @@ from unstale_lab.atari.actor import Actor, Expert, load_expert, save_expert
 from unstale_lab.atari.expert_training import train, train_expert
 from unstale_lab.atari.games import action_count, check_game, make_games
 from unstale_lab.atari.measuring import measured
-from unstale_lab.atari.ppo import PPO, Settings, minibatches
-from unstale_lab.atari.returns import n_step_parts
+from unstale_lab.atari.ppo import PPO, Settings, _following, minibatches
 from unstale_lab.atari.rollout import REWARDS, Collector, Rollout
 from unstale_lab.atari.scoring import evaluate
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.errors import DataError, UserError
+from unstale_lab.problems.n_step import n_step_returns
 
 CPU = torch.device("cpu")
 TINY = Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32)
@@ -103,7 +103,7 @@ def test_without_ale_py_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", imports)
     with pytest.raises(UserError) as error:
         check_game("ms_pacman")
-    assert "pip install 'unstale[atari]'" in line_of(error)
+    assert "pip install 'unstale-lab[atari]'" in line_of(error)
 
 
 # ---------------------------------------------------------------------------------------------------------- rollouts
@@ -160,9 +160,21 @@ def test_rewards():
 def test_n_step_parts_make_the_librarys_targets(n):
     reward, value = torch.randn(7, 4, generator=numbers()), torch.randn(8, 4, generator=numbers(1))
     ended = torch.rand(7, 4, generator=numbers(2)) < 0.3
-    total, discount, following = n_step_parts(reward, ended, 0.9, n)
+    total, discount, steps = n_step_returns(reward, ended, torch.zeros_like(ended), 0.9, n)
     expected = unstale.targets.n_step(reward, value[1:], ended, torch.zeros_like(ended), 0.9, n)
-    torch.testing.assert_close(total + discount * value.flatten()[following], expected.flatten())
+    following = value.flatten()[_following(steps)].reshape(7, 4)
+    torch.testing.assert_close(total + discount * following, expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 20])
+def test_n_step_parts_of_truncated_episodes_make_the_librarys_targets(n):
+    """The value after the last step of an episode is that of its final state."""
+    reward, value = (torch.randn(9, generator=numbers(seed), dtype=torch.float64) for seed in (0, 1))
+    terminated, truncated = (torch.rand(9, generator=numbers(seed)) < 0.3 for seed in (2, 4))
+    total, discount, steps = n_step_returns(reward, terminated, truncated, 0.9, n)
+    assert terminated.any() and (truncated & ~terminated).any() and steps.min() == 1
+    expected = unstale.targets.n_step(reward, value, terminated, truncated, 0.9, n)
+    torch.testing.assert_close(total + discount * value[torch.arange(9) + steps - 1], expected)
 
 
 def rewarded_for_action(action: int, ppo: PPO) -> Rollout:
@@ -241,8 +253,8 @@ def test_a_corrected_critic_tells_of_its_drift(correction):
         ({"reward": "sing"}, "did you mean sign?"),
         ({"games": 0}, "games must be at least 1"),
         ({"minutes": 0.0}, "minutes must be more than 0"),
-        ({"minibatch": 100}, "do not divide by 100"),
-        ({"correction": "window"}, "give n_step"),
+        ({"minibatch": 100}, "are not divisible by the minibatch size 100"),
+        ({"correction": "window"}, "set n_step"),
     ],
 )
 def test_settings_that_cannot_be_run_are_refused(wrong, why):
@@ -382,7 +394,7 @@ def test_actor_and_critic_have_the_gradients_of_two_passes_in_one():
     for correction in ("none", "diagonal"):
         ppo = PPO(Settings(**{**vars(TINY), "correction": correction, "n_step": 2}))
         [batch, *_] = minibatches(rollout, ppo.settings, numbers())
-        ppo._backward(batch, entropy=0.01)
+        ppo._backward(batch, entropy_weight=0.01)
         found.append([p.grad for p in ppo.actor.parameters()])
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)

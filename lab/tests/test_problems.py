@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from unstale_lab.errors import UserError
-from unstale_lab.problems import PROBLEMS, acrobot, cartpole, control, load, mountain_car, regression, replay
+from unstale_lab.problems import PROBLEMS, acrobot, cartpole, environment, load, mountain_car, regression, replay
 from unstale_lab.problems.base import Transitions, seeded
 from unstale_lab.problems.environment import Episodes, at_times_random, look_ahead, play, true_values
 from unstale_lab.problems.mountain_car import MountainCar, OnlineMountainCar, along
@@ -44,7 +44,7 @@ def random_states(name: str, count: int) -> torch.Tensor:
 
 @pytest.fixture
 def small_buffers(monkeypatch):
-    monkeypatch.setattr(control, "EPISODES", 32)
+    monkeypatch.setattr(environment, "EPISODES", 32)
     monkeypatch.setattr(replay, "TRANSITIONS", 2000)
 
 

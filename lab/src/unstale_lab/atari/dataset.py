@@ -13,7 +13,7 @@ import torch
 
 from ..errors import DataError, UserError
 from .emulator import Emulator, seeds
-from .tape import KnownPolicy, Tape, record
+from .tape import FingerprintedPolicy, Tape, record
 from .truth import GAMMA, LIMIT, Truth, continuations
 
 TRAIN, TEST, TRUTH = "train.tape", "test.tape", "truth.safetensors"
@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]  # called with a file name, and how m
 
 def make_dataset(
     game: str,
-    expert: KnownPolicy,
+    expert: FingerprintedPolicy,
     folder: Path,
     *,
     transitions: int,
@@ -90,7 +90,7 @@ def command(game: str, expert_file: Path | None, settings: Mapping[str, int]) ->
 @dataclass(frozen=True)
 class _Maker:
     game: str
-    expert: KnownPolicy
+    expert: FingerprintedPolicy
     folder: Path
     seed: int
     command: str

@@ -1,7 +1,7 @@
-"""What a policy's actions are worth: the mean of many returns from the same state of the game.
+"""True action values, estimated as the mean of many returns from the same emulator state.
 
-One return says little, as chance decides much of it. Games that go on from a saved state, each with random numbers of
-its own, say as much about the value there as one has time for, and how sure that is.
+A single return is a noisy estimate. Here many games continue from a saved state, each with its own random numbers,
+which gives the value and its standard error.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..errors import DataError
 from ..problems.tensor_file import TensorFile
 from ..processes import Handler, Send, run_tasks
 from .emulator import Emulator, State, seeds
-from .tape import KnownPolicy
+from .tape import FingerprintedPolicy
 
 GAMMA = 0.99
 LIMIT = 460  # steps; γ^460 < 0.01
-TOGETHER = 2  # states whose games are played side by side, with random numbers that depend on nothing else
+STATES_PER_PART = 2  # states whose games are played together; the random numbers depend on it
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Values of actions in states of a recording. The rewards are clipped to their sign."""
+    """Estimated values of the actions in states of a recording, for rewards clipped to their sign."""
 
-    index: Tensor  # [states], of the transition on the tape
+    index: Tensor  # [states], of transitions of the recording
     mean: Tensor  # [states]
     standard_error: Tensor  # [states], of the mean
     returns: Tensor  # [states, count]
@@ -48,13 +48,17 @@ class Truth:
 
     @classmethod
     def load(cls, path: Path, game: str = "ms_pacman", gamma: float = GAMMA) -> Truth:
-        """Values for that game, so discounted; an ``DataError`` where the file has none."""
+        """The values in a file.
+
+        Raises:
+            DataError: the file is missing or damaged, or of another game or discount factor.
+        """
         file = _file(path, game)
         tensors, about = file.read(TENSORS)
         if about.get("game") != game:
-            raise file.refused(f"its values are for {about.get('game', 'no game')}, not for {game}")
+            raise file.refused(f"its values are for {about.get('game', 'an unknown game')}, not for {game}")
         if about.get("gamma") != str(gamma):
-            raise file.refused(f"its values are discounted by {about.get('gamma', 'nothing it names')}, not by {gamma}")
+            raise file.refused(f"its values are discounted by {about.get('gamma', 'an unknown γ')}, not by {gamma}")
         return cls(**tensors, about=about)
 
 
@@ -63,7 +67,7 @@ TENSORS = tuple(name for name in Truth.__dataclass_fields__ if name != "about")
 
 def continuations(
     game: str,
-    policy: KnownPolicy,
+    policy: FingerprintedPolicy,
     states: Sequence[State],
     actions: Sequence[int],
     *,
@@ -75,13 +79,21 @@ def continuations(
     keep: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tensor:
-    """Returns from each state, [states, count]: the action given first, then those of the policy, until the game ends
-    or so many steps are played. The numbers do not depend on ``jobs``, nor on how often the work was broken off: what
-    is done is kept in the folder ``keep``, and not done again."""
+    """Sampled returns of each state and action, [states, count], following the policy after the action.
+
+    The results do not depend on ``jobs``, nor on interruptions.
+
+    Args:
+        count: number of games from each state.
+        limit: maximal number of steps of a game.
+        keep: folder of finished parts, which are not computed again.
+    """
     player = Player(game, policy, count, gamma, limit)
     parts = [
-        Part(seed, start, tuple(states[start : start + TOGETHER]), tuple(actions[start : start + TOGETHER]))
-        for start in range(0, len(states), TOGETHER)
+        Part(
+            seed, start, tuple(states[start : start + STATES_PER_PART]), tuple(actions[start : start + STATES_PER_PART])
+        )
+        for start in range(0, len(states), STATES_PER_PART)
     ]
     returns = torch.full((len(states), count), torch.nan, dtype=torch.float32)
     done = 0
@@ -113,7 +125,7 @@ def continuations(
 
 @dataclass(frozen=True)
 class Part:
-    """A few states, and the numbers that decide which random numbers their games get."""
+    """A few states, and what seeds the random numbers of their games."""
 
     seed: int
     start: int
@@ -122,20 +134,20 @@ class Part:
 
 
 class Player:
-    """Plays on from saved states. Emulators take long to make, so they are made once."""
+    """Continues games from saved states. Emulators are slow to create, so they are reused."""
 
-    def __init__(self, game: str, policy: KnownPolicy, count: int, gamma: float, limit: int) -> None:
+    def __init__(self, game: str, policy: FingerprintedPolicy, count: int, gamma: float, limit: int) -> None:
         self.game, self.policy = game, policy
         self.count, self.gamma, self.limit = count, gamma, limit
         self._settings = (game, policy.fingerprint(), count, gamma, limit)
         self._emulators: list[Emulator] = []
 
     def play(self, part: Part) -> Tensor:
-        """Returns, [states, count]."""
+        """Sampled returns, [states, count]."""
         games = len(part.states) * self.count
         self._emulators += [Emulator(self.game, 0) for _ in range(games - len(self._emulators))]
         first, *others = seeds(1 + games, "continuations", part.seed, part.start)
-        numbers = torch.Generator().manual_seed(first)
+        generator = torch.Generator().manual_seed(first)
         for number, seed in enumerate(others):
             self._emulators[number].restore(part.states[number // self.count])
             self._emulators[number].seed(seed)
@@ -145,7 +157,7 @@ class Player:
         for step in range(self.limit):
             if step:
                 observations = np.stack([self._emulators[number].observation for number in playing])
-                actions = self.policy.act(torch.from_numpy(observations), numbers).tolist()
+                actions = self.policy.act(torch.from_numpy(observations), generator).tolist()
             for number, action in zip(list(playing), actions, strict=True):
                 reward, terminated, truncated = self._emulators[number].step(action)
                 returns[number] += self.gamma**step * np.sign(reward)
@@ -156,7 +168,7 @@ class Player:
         return torch.from_numpy(returns).float().unflatten(0, (len(part.states), self.count))
 
     def key(self, part: Part) -> str:
-        """Differs wherever the returns would."""
+        """A hash of everything that the returns depend on."""
         digest = hashlib.sha256(repr((*self._settings, part.seed, part.start, part.actions)).encode())
         for state in part.states:
             digest.update(state.machine + bytes([state.held]) + state.observation.tobytes())
@@ -169,7 +181,7 @@ def _read(player: Player, part: Part, keep: Path | None) -> Tensor | None:
     try:
         tensors, about = file.read(["returns"])
     except DataError:
-        return None  # damaged: it is played again
+        return None  # damaged: it is computed again
     return tensors["returns"] if about.get("key") == player.key(part) else None
 
 
@@ -185,8 +197,8 @@ def _play(player: Player, task: tuple[int, Part], send: Send) -> None:
 
 
 def _part_file(folder: Path, part: Part) -> TensorFile:
-    return TensorFile(folder / f"{part.start:06d}.safetensors", "part", "unstale-lab make-data")
+    return TensorFile(folder / f"{part.start:06d}.safetensors", "part", "unstale-lab data atari")
 
 
 def _file(path: Path, game: str) -> TensorFile:
-    return TensorFile(path, "values", f"unstale-lab make-data {game}")
+    return TensorFile(path, "values", f"unstale-lab data atari {game}")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .base import Transitions, ValueSet, merged
+from .n_step import n_step_returns
 
 REWARD_SCALE = 0.1  # of all control problems, as in the paper's experiments
 FOREVER = 2000  # steps: even γ = .99 leaves 2e-9 of what comes after them
@@ -113,16 +114,13 @@ class Episodes:
     def transitions(self, gamma: float, n_step: int) -> Transitions:
         """One for every step, in order, one episode after the other. Steps less than ``n_step`` from the end of their
         episode look ahead as far as it goes."""
-        time = torch.arange(self.reward.shape[1])
-        episode, first = (time < self.length[:, None]).nonzero(as_tuple=True)
-        end = torch.minimum(first + n_step, self.length[episode])
-        reward = torch.zeros_like(self.reward[episode, first])
-        for k in range(n_step):
-            inside = first + k < end
-            reward += inside * (gamma**k * self.reward[episode, torch.where(inside, first + k, first)])
-        over = self.terminated[episode] & (end == self.length[episode])
-        discount = gamma ** (end - first).to(reward.dtype) * ~over
-        return Transitions(self.state[episode, first], reward, discount, self.state[episode, end])
+        time = torch.arange(self.reward.shape[1])[:, None]
+        is_last = time == self.length - 1  # [time, episodes]
+        parts = n_step_returns(self.reward.T, is_last & self.terminated, is_last & ~self.terminated, gamma, n_step)
+        reward, discount, steps = (part.T for part in parts)
+        episode, first = (time < self.length).T.nonzero(as_tuple=True)
+        following = self.state[episode, first + steps[episode, first]]
+        return Transitions(self.state[episode, first], reward[episode, first], discount[episode, first], following)
 
 
 def play(task: Task, policy: Policy, start: Tensor) -> Episodes:
