@@ -16,7 +16,7 @@ from torch import Tensor
 from .errors import UserError
 from .problems import REPLAYS, acrobot, cartpole
 from .problems.base import seeded
-from .problems.environment import Task, at_times_random, play
+from .problems.environment import Task, play, with_random_actions
 from .problems.policies import Expert, expert_path, save_expert, shapes, training_command
 
 TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}
@@ -45,7 +45,7 @@ def train(problem: str, seed: int = 0) -> Expert:
 def score(task: Task, expert: Expert, seed: int = 0) -> float:
     """The mean return over new episodes, in the units of Gymnasium."""
     generator = seeded("score", task.name, seed)
-    policy = at_times_random(expert, task, generator)
+    policy = with_random_actions(expert, task, generator)
     return play(task, policy, task.start(SCORED_EPISODES, generator)).scores().mean().item()
 
 
@@ -101,6 +101,6 @@ def _fitness(task: Task, candidates: Tensor, episodes: int, generator: torch.Gen
     def act(observation: Tensor) -> Tensor:
         return experts(observation.unflatten(0, (count, -1))).flatten()
 
-    policy = at_times_random(act, task, generator)
+    policy = with_random_actions(act, task, generator)
     start = task.start(episodes, generator).repeat(count, 1)
     return play(task, policy, start).scores().unflatten(0, (count, -1)).mean(1)

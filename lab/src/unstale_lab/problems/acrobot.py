@@ -19,9 +19,9 @@ START = torch.full((4,), 0.1, dtype=torch.float64)
 GRAVITY = 9.8
 
 
-def start(count: int, numbers: torch.Generator) -> Tensor:
+def start(count: int, generator: torch.Generator) -> Tensor:
     """Two angles, two velocities: hanging down, nearly at rest."""
-    return uniform(-START, START, count, numbers)
+    return uniform(-START, START, count, generator)
 
 
 def step(state: Tensor, action: Tensor) -> Step:

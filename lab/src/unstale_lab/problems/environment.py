@@ -1,6 +1,6 @@
-"""Environments as functions of many states at once, and what policy evaluation needs of them: transitions and values.
+"""Batched environments, and what policy evaluation needs of them: transitions and true values.
 
-Everything here is in float64; what a network is given is cast at the very end, by ``Task.seen``.
+Everything here is in float64; ``Task.seen`` casts to float32 what a network is given.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from .base import Transitions, ValueSet, merged
 from .n_step import n_step_returns
 
-REWARD_SCALE = 0.1  # of all control problems, as in the paper's experiments
-FOREVER = 2000  # steps: even γ = .99 leaves 2e-9 of what comes after them
-EPISODES = 256  # played side by side
-ROWS = 16_384  # states stepped side by side: more leave the cache, and are slower
+REWARD_SCALE = 0.1  # as in the experiments of the paper
+MAX_ROLLOUT = 2000  # steps; γ^2000 is 2e-9 for γ = 0.99
+EPISODES = 256  # in parallel
+ROWS = 16_384  # maximal number of states in a batched step; more do not fit into the cache
 
-Policy = Callable[[Tensor], Tensor]  # from what the network sees, [states, inputs], to actions, [states]
+Policy = Callable[[Tensor], Tensor]  # from observations, [states, inputs], to actions, [states]
 
 
 class Step(NamedTuple):
-    """What an action led to."""
+    """The outcome of an action."""
 
     state: Tensor  # [states, size]
     reward: Tensor  # [states], scaled
@@ -33,24 +33,24 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """An environment without randomness of its own but for where episodes start."""
+    """An environment with deterministic dynamics and random initial states."""
 
     name: str
     inputs: int  # the length of a state as the network sees it
     actions: int
     gamma: float
-    limit: int  # steps after which an episode is truncated: it bootstraps there, for it did not terminate
-    start: Callable[[int, torch.Generator], Tensor]  # so many first states, [count, size]
-    step: Callable[[Tensor, Tensor], Step]  # from states and actions
-    observe: Callable[[Tensor], Tensor]  # states as the network sees them
-    random_actions: float = 0.0  # the share of them that the policy to be evaluated takes
+    limit: int  # steps after which an episode is truncated; the last step then bootstraps
+    start: Callable[[int, torch.Generator], Tensor]  # initial states, [count, size]
+    step: Callable[[Tensor, Tensor], Step]  # the transition function, of states and actions
+    observe: Callable[[Tensor], Tensor]  # from states to observations
+    random_actions: float = 0.0  # the probability of a random action of the evaluated policy
 
     def follow(self, policy: Policy, state: Tensor) -> Step:
         """One step of the policy from each state."""
         return self.step(state, policy(self.observe(state)))
 
     def seen(self, transitions: Transitions) -> Transitions:
-        """As the network sees them."""
+        """The transitions with observations in place of states, in float32."""
         return Transitions(
             self.observe(transitions.state),
             transitions.reward,
@@ -59,23 +59,23 @@ class Task:
         ).map(Tensor.float)
 
 
-def at_times_random(policy: Policy, task: Task, numbers: torch.Generator) -> Policy:
-    """The policy, but for the task's share of random actions."""
+def with_random_actions(policy: Policy, task: Task, generator: torch.Generator) -> Policy:
+    """The policy with the task's probability of random actions."""
 
     def act(observation: Tensor) -> Tensor:
         action = policy(observation)
-        anything = torch.randint(task.actions, action.shape, generator=numbers)
-        at_random = torch.rand(action.shape, generator=numbers, dtype=torch.float32) < task.random_actions
-        return torch.where(at_random, anything, action)
+        random_action = torch.randint(task.actions, action.shape, generator=generator)
+        is_random = torch.rand(action.shape, generator=generator, dtype=torch.float32) < task.random_actions
+        return torch.where(is_random, random_action, action)
 
     return act if task.random_actions else policy
 
 
-def look_ahead(task: Task, policy: Policy, state: Tensor, steps: int) -> Transitions:
-    """From each state so many steps, or fewer where the episode terminates on the way."""
+def rollout_transitions(task: Task, policy: Policy, state: Tensor, steps: int) -> Transitions:
+    """Transitions of ``steps`` steps from each state, or fewer if the episode terminates on the way."""
     reward, discount = torch.zeros(2, len(state), dtype=state.dtype)
     last = state.clone()
-    live = torch.arange(len(state))  # episodes that are over are not stepped on
+    live = torch.arange(len(state))  # indices of episodes that have not terminated
     for k in range(steps):
         step = task.follow(policy, last[live])
         last[live] = step.state
@@ -88,10 +88,10 @@ def look_ahead(task: Task, policy: Policy, state: Tensor, steps: int) -> Transit
 
 
 def true_values(task: Task, policy: Policy, state: Tensor, rollouts: int = 1) -> ValueSet:
-    """Exact where the policy is deterministic, for which one rollout is enough; a mean of rollouts otherwise."""
+    """The mean return of rollouts from each state. One rollout is exact for a deterministic policy."""
     at_once = max(1, ROWS // len(state))
     counts = [min(at_once, rollouts - done) for done in range(0, rollouts, at_once)]
-    rewards = [look_ahead(task, policy, state.repeat(count, 1), FOREVER).reward for count in counts]
+    rewards = [rollout_transitions(task, policy, state.repeat(count, 1), MAX_ROLLOUT).reward for count in counts]
     returns = torch.cat(rewards).unflatten(0, (rollouts, -1))
     error = returns.std(0) / rollouts**0.5 if rollouts > 1 else torch.zeros_like(returns[0])
     return ValueSet(task.observe(state), returns.mean(0), error)
@@ -99,12 +99,12 @@ def true_values(task: Task, policy: Policy, state: Tensor, rollouts: int = 1) ->
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes side by side; what lies beyond the length of one is not part of it."""
+    """A batch of episodes, padded to the length of the longest."""
 
     state: Tensor  # [episodes, time + 1, size]
     reward: Tensor  # [episodes, time]
     length: Tensor  # [episodes]
-    terminated: Tensor  # [episodes], whether it did; it was truncated otherwise
+    terminated: Tensor  # [episodes]; the others were truncated
 
     def scores(self) -> Tensor:
         """The sum of each episode's rewards, unscaled, [episodes]."""
@@ -112,8 +112,8 @@ class Episodes:
         return (self.reward * inside).sum(1) / REWARD_SCALE
 
     def transitions(self, gamma: float, n_step: int) -> Transitions:
-        """One for every step, in order, one episode after the other. Steps less than ``n_step`` from the end of their
-        episode look ahead as far as it goes."""
+        """The n-step transitions of all steps, one episode after another. Near the end of an episode they have fewer
+        steps."""
         time = torch.arange(self.reward.shape[1])[:, None]
         is_last = time == self.length - 1  # [time, episodes]
         parts = n_step_returns(self.reward.T, is_last & self.terminated, is_last & ~self.terminated, gamma, n_step)
@@ -124,7 +124,7 @@ class Episodes:
 
 
 def play(task: Task, policy: Policy, start: Tensor) -> Episodes:
-    """An episode from each start, until it terminates or the task's limit truncates it."""
+    """Episodes from the given states, until they terminate or are truncated."""
     states, rewards = [start], []
     length = torch.full((len(start),), task.limit)
     terminated = torch.zeros(len(start), dtype=torch.bool)
@@ -139,20 +139,20 @@ def play(task: Task, policy: Policy, start: Tensor) -> Episodes:
     return Episodes(torch.stack(states, 1), torch.stack(rewards, 1), length, terminated)
 
 
-class Tape:
-    """Transitions in the order of time, one episode after another, without end; states are the task's own."""
+class TransitionStream:
+    """An endless sequence of transitions in temporal order, one episode after another."""
 
-    def __init__(self, task: Task, policy: Policy, numbers: torch.Generator, n_step: int = 1) -> None:
-        self._blocks = self._play(task, policy, numbers, n_step)
+    def __init__(self, task: Task, policy: Policy, generator: torch.Generator, n_step: int = 1) -> None:
+        self._blocks = self._play(task, policy, generator, n_step)
         self._rest = next(self._blocks)
 
     @staticmethod
-    def _play(task: Task, policy: Policy, numbers: torch.Generator, n_step: int) -> Iterator[Transitions]:
+    def _play(task: Task, policy: Policy, generator: torch.Generator, n_step: int) -> Iterator[Transitions]:
         while True:
-            yield play(task, policy, task.start(EPISODES, numbers)).transitions(task.gamma, n_step)
+            yield play(task, policy, task.start(EPISODES, generator)).transitions(task.gamma, n_step)
 
     def take(self, count: int) -> Transitions:
-        """The next ones."""
+        """The next ``count`` transitions."""
         while len(self._rest.reward) < count:
             self._rest = merged([self._rest, next(self._blocks)], torch.cat)
         taken = self._rest.map(lambda field: field[:count])
@@ -160,11 +160,11 @@ class Tape:
         return taken
 
 
-def drawn(state: Tensor, count: int, numbers: torch.Generator) -> Tensor:
-    """So many of the states, with replacement."""
-    return state[torch.randint(len(state), (count,), generator=numbers)]
+def sample_states(state: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """``count`` of the states, sampled with replacement."""
+    return state[torch.randint(len(state), (count,), generator=generator)]
 
 
-def uniform(low: Tensor, high: Tensor, count: int, numbers: torch.Generator) -> Tensor:
+def uniform(low: Tensor, high: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """States from the box between ``low`` and ``high``, [count, size]."""
-    return low + (high - low) * torch.rand(count, len(low), generator=numbers, dtype=torch.float64)
+    return low + (high - low) * torch.rand(count, len(low), generator=generator, dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import Stream, Transitions, ValueSet, seeded
-from .environment import Policy, Tape, Task, at_times_random, drawn, true_values
+from .environment import Policy, Task, TransitionStream, sample_states, true_values, with_random_actions
 from .policies import expert_path, load_expert
 from .value_file import load_values, save_values, values_path
 
@@ -35,10 +35,10 @@ class Replay:
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
         buffer = self._buffer(n_step)
-        numbers = seeded(self.task.name, "stream", seed)
+        generator = seeded(self.task.name, "stream", seed)
 
         def take(count: int) -> Transitions:
-            index = torch.randint(TRANSITIONS, (count, batch), generator=numbers)
+            index = torch.randint(TRANSITIONS, (count, batch), generator=generator)
             return buffer.map(lambda field: field[index])
 
         return take
@@ -67,17 +67,17 @@ class Replay:
         path = values_path(self._expert_path)
         return load_values(path, self.task, self._expert, self._states, self._rollouts)
 
-    def _policy(self, numbers: torch.Generator) -> Policy:
-        return at_times_random(self._expert, self.task, numbers)
+    def _policy(self, generator: torch.Generator) -> Policy:
+        return with_random_actions(self._expert, self.task, generator)
 
     def _transitions(self, purpose: str, n_step: int) -> Transitions:
-        numbers = seeded(self.task.name, purpose)
-        return Tape(self.task, self._policy(numbers), numbers, n_step).take(TRANSITIONS)
+        generator = seeded(self.task.name, purpose)
+        return TransitionStream(self.task, self._policy(generator), generator, n_step).take(TRANSITIONS)
 
     def _seen_buffer(self, n_step: int) -> Transitions:
         return self.task.seen(self._transitions("buffer", n_step))
 
     def _true_values(self, purpose: str) -> ValueSet:
-        numbers = seeded(self.task.name, purpose, "values")
-        states: Tensor = drawn(self._transitions(purpose, 1).state, self._states, numbers)
-        return true_values(self.task, self._policy(numbers), states, self._rollouts)
+        generator = seeded(self.task.name, purpose, "values")
+        states: Tensor = sample_states(self._transitions(purpose, 1).state, self._states, generator)
+        return true_values(self.task, self._policy(generator), states, self._rollouts)
