@@ -40,7 +40,7 @@ def small(monkeypatch):
     monkeypatch.setattr(control, "PPO_GAMES", 4)
     monkeypatch.setattr(control, "PPO_ROLLOUT", 8)
     monkeypatch.setattr(control, "evaluate", lambda policy, games, seed: [123.0] * games)
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     yield
     torch.set_flush_denormal(False)
 
@@ -92,7 +92,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path, monkeypatch, run):
     assert len(saved["points"]) == len(before) and saved["points"][-1][0] == sum(before)
     assert len(store.load([run])) == 0
 
-    monkeypatch.setattr(checkpoint, "EVERY", 1e9)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 1e9)
     (progress, after) = told(run)
     record = sweep(store, run, progress)
     assert after[0] == sum(before) and sum(after) == run.steps  # what was made before is told of again, at once

@@ -314,7 +314,7 @@ def test_a_film_never_shows_what_was_before_its_episode():
     "method", ["adam", "adam_window", "adam_dense", "adam_diagonal_literal", "adam_oracle", "adam_frozen"]
 )
 def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     monkeypatch.setattr(training, "RARELY", 1)
     run = replace(CASES["small"], method=method, alpha=0.003, steps=6, measure=("drift", "batch agreement", "trust"))
     runs = [run, replace(run, seed=4)]

@@ -274,7 +274,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         if progress.steps == 32:
             raise Interrupted
 
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     settings, kept = Settings(**{**vars(TINY), "steps": 48}), Checkpoint(tmp_path / "run.checkpoint")
     with pytest.raises(Interrupted):
         train(settings, progress=interrupt, checkpoint=kept)

@@ -18,7 +18,7 @@ from .errors import one_line
 from .files import write_file
 from .versions import RESULTS_VERSION
 
-EVERY = 120.0  # seconds between checkpoints
+INTERVAL = 120.0  # seconds between checkpoints
 FORMAT = "unstale-lab checkpoint 1"
 
 
@@ -35,8 +35,8 @@ class Checkpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last checkpoint is older than ``EVERY`` seconds."""
-        return time.monotonic() - self._saved > EVERY
+        """Whether the last checkpoint is older than ``INTERVAL`` seconds."""
+        return time.monotonic() - self._saved > INTERVAL
 
     def save(self, state: dict[str, Any]) -> None:
         """Replaces the file."""

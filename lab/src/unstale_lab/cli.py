@@ -8,34 +8,65 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 from .errors import LabError
+
+INTERRUPTED = "interrupted. Finished work is saved; run the same command again to continue."
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line; ``sys.argv`` by default."""
     try:
-        _replace_unencodable()
-        from .commands import run
+        with _exit_on_interrupted_import():
+            _replace_unencodable()
+            from .commands import run
 
-        run(arguments)
+            run(arguments)
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        _exit_interrupted()
+        print(INTERRUPTED, file=sys.stderr)
+        sys.exit(130)
     except (LabError, OSError) as error:
         _exit_with_error(str(error))
-    except Exception as error:
-        if _was_interrupted(error):
-            _exit_interrupted()
+    except RuntimeError as error:
         # torch raises several types for it, with these words in common
-        if "CUDA" in str(error) and "out of memory" in str(error):
-            _exit_with_error(
-                "the GPU is out of memory. Use fewer processes with --jobs, or end others that use the GPU."
-            )
-        raise
+        if "CUDA" not in str(error) or "out of memory" not in str(error):
+            raise
+        _exit_with_error("the GPU is out of memory. Use fewer processes with --jobs, or end others that use the GPU.")
+
+
+@contextmanager
+def _exit_on_interrupted_import() -> Iterator[None]:
+    """Makes Ctrl-C end the process at once while a module is imported.
+
+    Some packages catch the ``KeyboardInterrupt`` during their import, or turn it into another error, and are left half
+    initialized.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, or handled by an application that calls ``main``
+        yield
+        return
+    signal.signal(signal.SIGINT, _handle_sigint)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _handle_sigint(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            print(INTERRUPTED, file=sys.stderr, flush=True)
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _replace_unencodable() -> None:
@@ -43,20 +74,6 @@ def _replace_unencodable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the cause. Extension modules turn it into an ``ImportError`` while they are imported."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _exit_interrupted() -> NoReturn:
-    print("interrupted. Finished work is saved; run the same command again to continue.", file=sys.stderr)
-    sys.exit(130)
 
 
 def _exit_with_error(message: str) -> NoReturn:

@@ -30,7 +30,7 @@ OutPath = Annotated[Path, arg(name="out", metavar="FOLDER", help="the folder of 
 Device = Annotated[str, arg(metavar="cpu|cuda", help="the device to compute on")]
 DataPath = Annotated[
     Path | None,
-    arg(name="data", metavar="FOLDER", help="the folder of images and recordings; default: $UNSTALE_DATA, or data"),
+    arg(name="data", metavar="FOLDER", help="the folder of images and recordings; if not given, $UNSTALE_DATA or data"),
 ]
 Figures = Annotated[
     tuple[str, ...], arg(metavar="FIGURE [FIGURE ...]", help="fig3, claim24, ... or all", help_behavior_hint="")
@@ -143,7 +143,7 @@ def data_expert(
     problem: Positional[Annotated[str, arg(metavar="PROBLEM", help="acrobot, cartpole, or an Atari game: ms_pacman")]],
     /,
     path: Annotated[
-        Path | None, arg(metavar="FILE", help="the file of the expert; default: that of the package")
+        Path | None, arg(metavar="FILE", help="the file of the expert; if not given, that of the package")
     ] = None,
     seed: Seed = 0,
     values_only: Annotated[

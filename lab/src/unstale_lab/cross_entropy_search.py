@@ -68,7 +68,7 @@ def train_and_save(problem: str, path: Path | None = None, seed: int = 0) -> dic
     save_expert(expert, path or expert_path(problem), task, about)
     replay = REPLAYS[problem](expert=path)
     if not replay.values_are_exact:
-        replay.keep_values()
+        replay.save_values_file()
     return about
 
 
@@ -77,7 +77,7 @@ def estimate_values(problem: str, path: Path | None = None) -> dict[str, str]:
     replay = REPLAYS[_task(problem).name](expert=path)
     if replay.values_are_exact:
         raise UserError(f"the values of {problem} are exact and computed when needed; there is nothing to save")
-    return replay.keep_values()
+    return replay.save_values_file()
 
 
 def _task(problem: str) -> Task:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -68,10 +68,6 @@ class Tape:
 
     def __len__(self) -> int:
         return len(self.action)
-
-    def to(self, device: torch.device | str) -> Tape:
-        """A copy with all tensors on the device."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in TENSORS})
 
     def stacks(self, index: Tensor) -> Tensor:
         """The frame indices of the observations at these transitions, [..., 4], the latest last."""
@@ -254,9 +250,9 @@ def _concatenate(episodes: Sequence[_Episode], about: Mapping[str, str]) -> Tape
 
 def _compress(rows: Tensor) -> Tensor:
     """The compressed differences of successive rows, as bytes. A frame takes about 100 bytes."""
-    whole: NDArray[np.uint8] = rows.numpy()
-    changes = whole.copy()
-    changes[1:] ^= whole[:-1]
+    array: NDArray[np.uint8] = rows.numpy()
+    changes = array.copy()
+    changes[1:] ^= array[:-1]
     return torch.frombuffer(bytearray(lzma.compress(changes.data, preset=1)), dtype=torch.uint8)
 
 
