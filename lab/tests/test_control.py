@@ -16,9 +16,9 @@ from unstale_lab.engine import control
 from unstale_lab.engine.control import Control, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
+from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
 from unstale_lab.figures.claim23 import scored
-from unstale_lab.mistakes import UserError
 from unstale_lab.store import Store
 
 SARSA = Run(
@@ -40,7 +40,7 @@ def small(monkeypatch):
     monkeypatch.setattr(control, "PPO_GAMES", 4)
     monkeypatch.setattr(control, "PPO_ROLLOUT", 8)
     monkeypatch.setattr(control, "evaluate", lambda policy, games, seed: [123.0] * games)
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     yield
     torch.set_flush_denormal(False)
 
@@ -92,7 +92,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path, monkeypatch, run):
     assert len(saved["points"]) == len(before) and saved["points"][-1][0] == sum(before)
     assert len(store.load([run])) == 0
 
-    monkeypatch.setattr(checkpoint, "EVERY", 1e9)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 1e9)
     (progress, after) = told(run)
     record = sweep(store, run, progress)
     assert after[0] == sum(before) and sum(after) == run.steps  # what was made before is told of again, at once
@@ -166,7 +166,7 @@ def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):
         ({"method": "adam_frozen"}, "unknown method of control 'adam_frozen': did you mean adam"),
         ({"method": "momentum"}, "unknown method of control 'momentum'"),
         ({"network": "mlp"}, "Sarsa learns with the network small_atari, not mlp"),
-        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps do not divide by 5 a minibatch"),
+        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps are not divisible by the minibatch size 5"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(wrong, why):
@@ -184,7 +184,7 @@ def test_games_that_are_not_installed_are_one_line(monkeypatch):
         return there(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", not_there)
-    with pytest.raises(UserError, match=r"^games need ale-py: pip install 'unstale\[atari\]'$"):
+    with pytest.raises(UserError, match=r"^Atari games need ale-py: pip install 'unstale-lab\[atari\]'$"):
         Control(SARSA, "cpu")
 
 

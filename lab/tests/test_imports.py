@@ -13,20 +13,22 @@ import unstale_lab
 LAB = Path(unstale_lab.__file__).parent
 # The laboratory, likewise from the bottom up, with the packages that each part may use.
 LAB_LAYERS: list[dict[str, set[str]]] = [
-    {"mistakes": set(), "processes": set(), "checkpoint": {"torch"}, "precision": {"torch"}},
+    {"errors": set(), "files": set(), "versions": set()},
+    {"processes": set(), "checkpoint": {"torch"}, "precision": {"torch"}},
     {"experiment": set(), "records": {"numpy"}, "statistics": {"numpy", "scipy"}, "provenance": set()},
     {
         "problems": {"torch", "safetensors", "numpy", "scipy", "PIL"},
         "atari": {"torch", "safetensors", "numpy", "ale_py", "gymnasium"},
         "batch_file": {"numpy", "pyarrow"},
     },
-    {"experts": {"torch"}, "store": {"pyarrow"}},
+    {"cross_entropy_search": {"torch"}, "store": {"pyarrow"}},
     {"engine": {"torch", "numpy"}, "figures": {"numpy", "scipy"}},
     {"drawing": {"numpy"}, "summary": {"numpy"}},
     {"plots": {"matplotlib", "numpy"}},
     {"report": {"jinja2", "plotly", "numpy"}, "reproduce": set()},
     {"progress": {"rich"}},
-    {"cli": {"rich", "tyro"}, "__init__": set(), "__main__": set()},
+    {"commands": {"rich", "tyro"}},
+    {"cli": set(), "__init__": set(), "__main__": set()},
 ]
 
 

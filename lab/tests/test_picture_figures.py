@@ -11,14 +11,14 @@ from atari_samples import AtRandom
 from scipy.io import savemat
 
 from unstale_lab import problems
-from unstale_lab.atari import make_data as made
+from unstale_lab.atari import dataset
 from unstale_lab.engine import training
 from unstale_lab.engine.sweep import missing, run_batches
 from unstale_lab.problems import ms_pacman, svhn
-from unstale_lab.reproduce import named, runs_of, summarise
+from unstale_lab.reproduce import figures_named, runs_of, summarise
 from unstale_lab.store import Store
 
-FIGURES = named(["fig2", "fig9", "fig9_tuned", "fig17", "claim22"])
+FIGURES = figures_named(["fig2", "fig9", "fig9_tuned", "fig17", "claim22"])
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def data(tmp_path_factory):
         savemat(folder / "svhn" / f"{split}_32x32.mat", {"X": picture, "y": label})
     settings = {"transitions": 100, "test": 100, "states": 6, "count": 2, "limit": 20, "jobs": 1}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(made, "SIDE_BY_SIDE", 1)
-        made.make_data("ms_pacman", AtRandom(), folder / "ms_pacman", **settings)
+        patch.setattr(dataset, "PARALLEL_GAMES", 1)
+        dataset.make_dataset("ms_pacman", AtRandom(), folder / "ms_pacman", **settings)
     return folder
 
 
@@ -46,7 +46,7 @@ def store(data, tmp_path_factory):
         patch.setitem(os.environ, "UNSTALE_DATA", str(data))
         # What takes the time here is to look at all pictures, again and again.
         patch.setattr(training, "MEASUREMENTS", 1)
-        patch.setattr(ms_pacman, "MEASURED", 20)
+        patch.setattr(ms_pacman, "TRAINING_SUBSET", 20)
         for cached in forgotten:
             cached.cache_clear()
         torch.set_num_threads(1)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from unstale_lab.mistakes import UserError
-from unstale_lab.problems import PROBLEMS, acrobot, cartpole, control, load, mountain_car, regression, replay
+from unstale_lab.errors import UserError
+from unstale_lab.problems import PROBLEMS, acrobot, cartpole, environment, load, mountain_car, regression, replay
 from unstale_lab.problems.base import Transitions, seeded
-from unstale_lab.problems.control import Episodes, at_times_random, look_ahead, play, true_values
+from unstale_lab.problems.environment import Episodes, play, rollout_transitions, true_values, with_random_actions
 from unstale_lab.problems.mountain_car import MountainCar, OnlineMountainCar, along
 from unstale_lab.problems.replay import Replay
 
@@ -44,7 +44,7 @@ def random_states(name: str, count: int) -> torch.Tensor:
 
 @pytest.fixture
 def small_buffers(monkeypatch):
-    monkeypatch.setattr(control, "EPISODES", 32)
+    monkeypatch.setattr(environment, "EPISODES", 32)
     monkeypatch.setattr(replay, "TRANSITIONS", 2000)
 
 
@@ -255,7 +255,7 @@ def test_a_buffer_holds_what_terminates():
 
 
 def test_a_fifth_of_cartpoles_actions_is_random():
-    policy = at_times_random(lambda seen: torch.zeros(len(seen), dtype=torch.long), cartpole.TASK, seeded("random"))
+    policy = with_random_actions(lambda seen: torch.zeros(len(seen), dtype=torch.long), cartpole.TASK, seeded("random"))
     assert policy(torch.zeros(50_000, 5)).double().mean().item() == pytest.approx(0.1, abs=0.006)
 
 
@@ -277,7 +277,7 @@ def test_values_of_mountain_car_are_sums_of_gymnasiums_rewards():
 
 def test_every_episode_of_mountain_car_terminates():
     start = mountain_car.start(20_000, seeded("starts"))
-    assert (look_ahead(mountain_car.TASK, along, start, 200).discount == 0).all()
+    assert (rollout_transitions(mountain_car.TASK, along, start, 200).discount == 0).all()
 
 
 def test_the_grid_of_mountain_car():

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from unstale_lab.drawing import METHOD_STYLE, finite_line, label, legend, method_label, panel_note, styles
+from unstale_lab.errors import DataError
 from unstale_lab.figures.base import METHODS, Panel, Series, Verdict
+from unstale_lab.files import write_file
 from unstale_lab.plots import draw, mathtext, save
 from unstale_lab.report import CLAIMS, claim_records, write
 from unstale_lab.report.html import html_report
@@ -21,7 +23,7 @@ from unstale_lab.report.interactive import SYMBOLS, chart
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.tables import ROWS, panel_table
 from unstale_lab.report.words import OUTCOMES, answer
-from unstale_lab.summary import Summary, in_order, read_summaries, write_file, write_summary
+from unstale_lab.summary import Summary, in_order, read_summaries, write_summary
 
 
 def not_json(constant):
@@ -80,8 +82,39 @@ def test_figures_come_in_the_order_of_their_numbers(tmp_path):
 def test_a_damaged_summary_is_reported_by_name(tmp_path, damage):
     path = write_summary(lab_samples.replay(), tmp_path)
     path.write_text(damage(path.read_text()))
-    with pytest.raises(ValueError, match=r"fig3\.json is not a summary"):
+    with pytest.raises(DataError, match=r"fig3\.json is not a summary"):
         read_summaries(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside",
+        "/tmp/outside",
+        "a/b",
+        "..",
+        ".",
+        "",
+        "fig3.json",
+        "fig3\n",
+        "Fig3",
+        "fig 3",
+        "é",
+        3,
+        None,
+        ["fig3"],
+    ],
+)
+def test_a_name_that_is_no_plain_word_is_refused(tmp_path, name):
+    own = json.loads(lab_samples.replay().to_json())
+    out = tmp_path / "out"
+    (out / "summaries").mkdir(parents=True)
+    (out / "summaries" / "fig3.json").write_text(json.dumps(own | {"name": name}))
+    with pytest.raises(DataError, match=r"fig3\.json is not a summary \(its name must consist of"):
+        read_summaries(out)
+    with pytest.raises((ValueError, TypeError)):
+        write([replace(lab_samples.replay(), name=name)], out)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "summaries", "fig3.json"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):

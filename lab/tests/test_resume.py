@@ -18,12 +18,13 @@ import torch
 from unstale_lab import cli
 from unstale_lab.batch_file import PROVENANCE
 from unstale_lab.engine.plan import plan
-from unstale_lab.engine.sweep import SweepError, run_batches
-from unstale_lab.reproduce import named, runs_of
+from unstale_lab.engine.sweep import run_batches
+from unstale_lab.errors import SweepError, WorkerError
+from unstale_lab.reproduce import figures_named, runs_of
 from unstale_lab.store import Store
 
 FIGURES = ("fig3", "fig10")  # 17 batches between them, so that there is a middle to be killed in
-RUNS = runs_of(named(FIGURES), "smoke")
+RUNS = runs_of(figures_named(FIGURES), "smoke")
 BATCHES = len(plan(RUNS, "cpu"))
 PATIENCE = 60  # seconds
 
@@ -137,7 +138,7 @@ def test_a_disk_that_fills_while_workers_compute_is_one_line(tmp_path, start):
     process = start(tmp_path / "store", jobs=2, preexec_fn=no_file_beyond_1000_bytes, env=quiet)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert f"unstale: cannot write to the store {tmp_path / 'store'}: File too large" in errors.splitlines()
+    assert f"unstale-lab: cannot write to the store {tmp_path / 'store'}: File too large" in errors.splitlines()
     assert "Traceback" not in errors
     assert os.listdir(tmp_path / "store") == []
 
@@ -150,9 +151,16 @@ def test_a_worker_that_is_killed_is_one_line_and_what_was_finished_stays(tmp_pat
         if finished_runs:
             multiprocessing.active_children()[0].kill()
 
-    with pytest.raises(SweepError, match=r"^a worker process was stopped from outside \(exit code -9\)$"):
+    with pytest.raises(WorkerError, match=r"^a worker process was killed \(exit code -9\)"):
         run_batches(plan(RUNS, "cpu"), store, "cpu", 2, kill_one)
     assert 0 < store.check() < len(RUNS)
     for worker in multiprocessing.active_children():  # killed, but perhaps not gone yet
         worker.join(PATIENCE)
     assert multiprocessing.active_children() == []
+
+
+def test_a_sweep_without_all_its_runs_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Store, "add", lambda self, records, made: None)
+    with pytest.raises(SweepError, match=rf"^\d+ of \d+ runs are not in the store {tmp_path / 'store'}"):
+        run_batches(plan(RUNS, "cpu")[-2:], Store(tmp_path / "store"), "cpu", 1, lambda *news: None)
+    torch.set_flush_denormal(False)

@@ -18,7 +18,7 @@ from unstale_lab.atari.games import make_games
 from unstale_lab.atari.measuring import measured
 from unstale_lab.atari.sarsa import EpsilonGreedy, Games, QNetwork, Rollout, Sarsa, Settings, sarsa_batch
 from unstale_lab.atari.scoring import evaluate
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import UserError
 
 SMALL = Settings(games=2, n_step=3, lr=1e-3, correction="none")
 CPU = torch.device("cpu")

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import DataError
 from unstale_lab.problems import svhn, svhn_download
 from unstale_lab.problems.data_folder import data_folder
 from unstale_lab.problems.svhn import SVHN
-from unstale_lab.problems.svhn_download import fetch
-from unstale_lab.problems.svhn_files import load_pictures
+from unstale_lab.problems.svhn_download import download
+from unstale_lab.problems.svhn_files import load_images
 
 Split = tuple[np.ndarray, np.ndarray]  # pictures as bytes [pictures, row, column, colour], and their digits
 
@@ -78,7 +78,7 @@ def sheets(tmp_path) -> Path:
 
 
 def test_both_forms_give_every_pixel_and_digit(written):
-    loaded = load_pictures(written)
+    loaded = load_images(written)
     for split, (image, digit) in SETS.items():
         found = getattr(loaded, split)
         assert found.image.dtype == torch.uint8 and found.label.dtype == torch.int64
@@ -91,28 +91,28 @@ def test_pictures_go_on_on_a_second_sheet(sheets):
     colour = np.arange(2551)[:, None] // np.array([1, 256, 1]) % 256  # plain pictures, which compress at once
     image = np.broadcast_to(colour[:, None, None].astype(np.uint8), (2551, 32, 32, 3))
     write_sheets(sheets, "test", image, np.arange(2551) % 10)
-    found = load_pictures(sheets).test
+    found = load_images(sheets).test
     assert np.array_equal(found.image.numpy(), np.moveaxis(image, 3, 1))
 
     (sheets / "test_01.webp").unlink()
-    with pytest.raises(UserError, match=r"test_01\.webp cannot be read"):
-        load_pictures(sheets)
+    with pytest.raises(DataError, match=r"test_01\.webp cannot be read"):
+        load_images(sheets)
 
 
 def test_the_official_form_goes_first_but_only_when_whole(sheets):
     image, digit = some_pictures(5, 2)
     write_official(sheets, "train", image, digit)
-    assert len(load_pictures(sheets).train.label) == 60
+    assert len(load_images(sheets).train.label) == 60
     write_official(sheets, "test", image, digit)
-    assert len(load_pictures(sheets).train.label) == 5
+    assert len(load_images(sheets).train.label) == 5
 
 
 def refused(folder: Path, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        load_pictures(folder)
+    with pytest.raises(DataError, match=match) as caught:
+        load_images(folder)
     line = str(caught.value)
     assert "\n" not in line
-    for part in (str(folder), "train_32x32.mat", "train_00.webp", "`unstale-lab fetch-svhn`", "UNSTALE_DATA"):
+    for part in (str(folder), "train_32x32.mat", "train_00.webp", "`unstale-lab data svhn`", "UNSTALE_DATA"):
         assert part in line
 
 
@@ -145,7 +145,7 @@ def test_damaged_files_are_refused(written):
             path.write_bytes(damaged)
             refused(written, path.name)
         path.write_bytes(whole)
-    load_pictures(written)
+    load_images(written)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_fetch_brings_both_files_and_says_how_far_it_is(served, tmp_path):
     folder, address = served
     seen: list[tuple[str, int, int]] = []
-    fetch(tmp_path / "new" / "svhn", lambda *news: seen.append(news), address)
+    download(tmp_path / "new" / "svhn", lambda *news: seen.append(news), address)
     assert contents(tmp_path / "new" / "svhn") == contents(folder)
     size = (folder / "train_32x32.mat").stat().st_size
     assert [came for name, came, _ in seen if name.startswith("train")] == [1 << 20, size]
@@ -216,34 +216,34 @@ def test_fetch_brings_both_files_and_says_how_far_it_is(served, tmp_path):
 
 def test_fetch_replaces_what_is_damaged_and_keeps_what_is_right(served, tmp_path):
     folder, address = served
-    fetch(tmp_path, source=address)
+    download(tmp_path, source=address)
     (tmp_path / "test_32x32.mat").write_bytes(b"half")
     (folder / "train_32x32.mat").unlink()  # asked for again, it would not be found
-    fetch(tmp_path, source=address)
+    download(tmp_path, source=address)
     assert (tmp_path / "test_32x32.mat").read_bytes() == (folder / "test_32x32.mat").read_bytes()
 
 
 def test_a_wrong_checksum_leaves_nothing(served, tmp_path):
     folder, address = served
     (folder / "train_32x32.mat").write_bytes(b"something else")
-    with pytest.raises(UserError, match="14 bytes, has the checksum") as caught:
-        fetch(tmp_path / "new", source=address)
+    with pytest.raises(DataError, match="14 bytes received have MD5") as caught:
+        download(tmp_path / "new", source=address)
     assert "\n" not in str(caught.value)
     assert not contents(tmp_path / "new")
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/", "http://nowhere.invalid/"])
 def test_no_network_is_one_line(tmp_path, address):
-    with pytest.raises(UserError, match=f"cannot download {address}train_32x32.mat to {tmp_path}") as caught:
-        fetch(tmp_path, source=address)
+    with pytest.raises(DataError, match=f"cannot download {address}train_32x32.mat to {tmp_path}") as caught:
+        download(tmp_path, source=address)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_served_is_one_line(served, tmp_path):
     folder, address = served
     (folder / "test_32x32.mat").unlink()
-    with pytest.raises(UserError, match=r"test_32x32\.mat .*404"):
-        fetch(tmp_path / "new", source=address)
+    with pytest.raises(DataError, match=r"test_32x32\.mat .*404"):
+        download(tmp_path / "new", source=address)
     assert list(contents(tmp_path / "new")) == ["train_32x32.mat"]
 
 
@@ -252,9 +252,9 @@ def test_a_file_that_is_not_served_is_one_line(served, tmp_path):
 
 def test_the_problem_reads_no_file_before_it_is_asked(tmp_path):
     problem = SVHN(tmp_path)
-    with pytest.raises(UserError, match="cannot load SVHN"):
+    with pytest.raises(DataError, match="cannot load SVHN"):
         problem.stream(0, 4, 1)
-    with pytest.raises(UserError, match="cannot load SVHN"):
+    with pytest.raises(DataError, match="cannot load SVHN"):
         problem.values()
 
 
@@ -304,7 +304,7 @@ def test_a_stream_is_that_of_its_seed_however_it_is_taken(official):
 
 
 def test_values_are_measured_on_part_of_the_training_set_and_the_whole_test_set(official, monkeypatch):
-    monkeypatch.setattr(svhn, "MEASURED", 20)
+    monkeypatch.setattr(svhn, "TRAINING_SUBSET", 20)
     values = SVHN(official).values()
     assert values["training"].state.shape == (20, 2) and values["evaluation"].state.shape == (13, 2)
     assert len(set(values["training"].state[:, 0].tolist())) == 20

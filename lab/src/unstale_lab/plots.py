@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocat
 
 from .drawing import Entry, entry_of, finite_line, legend, panel_note
 from .figures.base import Panel
-from .summary import write_file
+from .files import write_file
 
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 MANY = 100_000  # from so many steps on, thousands are "k", or else they would run into one another

@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ..errors import UserError, unknown
 from ..experiment import Run
-from ..mistakes import UserError, unknown
 from ..problems.base import PictureProblem, Pictures, Problem
 from .heads import ACTION_VALUE, CLASS
 from .layers import Conv, Dense, Flat, Layer

@@ -15,8 +15,8 @@ from ..atari import ppo, sarsa
 from ..atari.measuring import Point, measured
 from ..atari.scoring import evaluate
 from ..checkpoint import Checkpoint
+from ..errors import UserError, unknown
 from ..experiment import Run
-from ..mistakes import UserError, unknown
 from ..precision import products
 from ..records import Record
 from . import methods
@@ -73,7 +73,7 @@ class Control:
             self.trainer.load_state_dict(saved["trainer"])
             self.points = [Point(*point) for point in saved["points"]]
             progress(min(self.trainer.steps, self.asked.steps))
-        turns = self.asked.steps // self.trainer.steps_a_turn
+        turns = self.asked.steps // self.trainer.steps_per_iteration
         for point in measured(self.trainer, every=max(1, turns // MEASUREMENTS)):
             before = self.points[-1].steps if self.points else 0
             self.points.append(point)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..mistakes import unknown
+from ..errors import unknown
 from . import (
     claim13,
     claim20,

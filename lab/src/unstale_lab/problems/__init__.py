@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from ..mistakes import unknown
+from ..errors import unknown
 from . import acrobot, cartpole, mountain_car
 from .base import Problem
 from .mountain_car import MountainCar, OnlineMountainCar

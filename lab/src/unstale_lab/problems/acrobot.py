@@ -11,7 +11,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from .control import REWARD_SCALE, Step, Task, uniform
+from .environment import REWARD_SCALE, Step, Task, uniform
 
 SECONDS = 0.2  # a step
 FASTEST = (4 * pi, 9 * pi)
@@ -19,9 +19,9 @@ START = torch.full((4,), 0.1, dtype=torch.float64)
 GRAVITY = 9.8
 
 
-def start(count: int, numbers: torch.Generator) -> Tensor:
+def start(count: int, generator: torch.Generator) -> Tensor:
     """Two angles, two velocities: hanging down, nearly at rest."""
-    return uniform(-START, START, count, numbers)
+    return uniform(-START, START, count, generator)
 
 
 def step(state: Tensor, action: Tensor) -> Step:

@@ -12,7 +12,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from .control import REWARD_SCALE, Step, Task, uniform
+from .environment import REWARD_SCALE, Step, Task, uniform
 
 LIMIT = 500
 SECONDS = 0.02  # a step
@@ -25,9 +25,9 @@ START = torch.tensor([0.05, 0.05, 0.05, 0.05, 0.0], dtype=torch.float64)
 SCALE = torch.tensor([FARTHEST, 2.0, STEEPEST, 2.0, LIMIT], dtype=torch.float64)
 
 
-def start(count: int, numbers: torch.Generator) -> Tensor:
+def start(count: int, generator: torch.Generator) -> Tensor:
     """Position, velocity, angle of the pole and its velocity, all near 0; and 0 steps."""
-    return uniform(-START, START, count, numbers)
+    return uniform(-START, START, count, generator)
 
 
 def step(state: Tensor, action: Tensor) -> Step:

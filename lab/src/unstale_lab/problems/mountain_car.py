@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from .base import Stream, Transitions, ValueSet, merged, seeded
-from .control import FOREVER, REWARD_SCALE, Step, Tape, Task, drawn, look_ahead, true_values, uniform
+from .environment import (
+    MAX_ROLLOUT,
+    REWARD_SCALE,
+    Step,
+    Task,
+    TransitionStream,
+    rollout_transitions,
+    sample_states,
+    true_values,
+    uniform,
+)
 
 LOW = torch.tensor([-1.2, -0.07], dtype=torch.float64)  # position, velocity
 HIGH = torch.tensor([0.6, 0.07], dtype=torch.float64)
@@ -22,10 +32,10 @@ STATES = 2000  # of the training distribution, on which errors are measured
 GRID = 40  # cells along each side, on whose middles errors are measured
 
 
-def start(count: int, numbers: torch.Generator) -> Tensor:
+def start(count: int, generator: torch.Generator) -> Tensor:
     """Uniform over the state space, as in the paper's experiments, not Gymnasium's short line at the bottom of the
     valley. Some lie beyond the goal; from those, too, a step is taken before it can terminate."""
-    return uniform(LOW, HIGH, count, numbers)
+    return uniform(LOW, HIGH, count, generator)
 
 
 def step(state: Tensor, action: Tensor) -> Step:
@@ -50,7 +60,7 @@ def along(observation: Tensor) -> Tensor:
 
 
 # The paper's network sees position and velocity as they are, the one 13 times the other's range.
-TASK = Task("mountain_car", 2, 3, 0.95, FOREVER, start, step, lambda state: state)
+TASK = Task("mountain_car", 2, 3, 0.95, MAX_ROLLOUT, start, step, lambda state: state)
 SCALED_TASK = replace(TASK, observe=scaled)
 
 
@@ -64,10 +74,10 @@ class MountainCar:
         self.inputs = task.inputs
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
-        numbers = seeded(self.task.name, "stream", seed)
+        generator = seeded(self.task.name, "stream", seed)
 
         def take(count: int) -> Transitions:
-            samples = look_ahead(self.task, along, self.task.start(count * batch, numbers), n_step)
+            samples = rollout_transitions(self.task, along, self.task.start(count * batch, generator), n_step)
             return self.task.seen(samples).map(lambda field: field.unflatten(0, (count, batch)))
 
         return take
@@ -80,8 +90,8 @@ class MountainCar:
             "evaluation": true_values(self.task, along, grid),
         }
 
-    def _training_states(self, numbers: torch.Generator) -> Tensor:
-        return self.task.start(STATES, numbers)
+    def _training_states(self, generator: torch.Generator) -> Tensor:
+        return self.task.start(STATES, generator)
 
 
 class OnlineMountainCar(MountainCar):
@@ -90,7 +100,7 @@ class OnlineMountainCar(MountainCar):
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
         name = self.task.name
-        tapes = [Tape(self.task, along, seeded(name, "online", seed, row), n_step) for row in range(batch)]
+        tapes = [TransitionStream(self.task, along, seeded(name, "online", seed, row), n_step) for row in range(batch)]
 
         def take(count: int) -> Transitions:
             rows = [self.task.seen(tape.take(count)) for tape in tapes]
@@ -98,5 +108,5 @@ class OnlineMountainCar(MountainCar):
 
         return take
 
-    def _training_states(self, numbers: torch.Generator) -> Tensor:
-        return drawn(Tape(self.task, along, numbers).take(10_000).state, STATES, numbers)
+    def _training_states(self, generator: torch.Generator) -> Tensor:
+        return sample_states(TransitionStream(self.task, along, generator).take(10_000).state, STATES, generator)

@@ -32,11 +32,11 @@ class Regression:
         self.x = 2 * torch.rand(SAMPLES, generator=seeded("regression", "sample"), dtype=torch.float64) - 1
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
-        numbers = seeded("regression", "stream", seed)
+        generator = seeded("regression", "stream", seed)
         points, targets = self.x[:, None].float(), function(self.x).float()
 
         def take(count: int) -> Transitions:
-            index = torch.randint(SAMPLES, (count, batch), generator=numbers)
+            index = torch.randint(SAMPLES, (count, batch), generator=generator)
             x, y = points[index], targets[index]
             return Transitions(x, y, torch.zeros_like(y), x)
 

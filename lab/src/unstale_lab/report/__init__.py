@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..files import write_file
 from ..plots import draw, save
-from ..summary import Summary, in_order, json_text, write_file, write_summary
+from ..summary import Summary, in_order, json_text, write_summary
 from . import words
 from .claims import CLAIMS, claim_records
 from .html import html_report

@@ -1,4 +1,4 @@
-"""The data of a game: an expert's play to learn from, other play to be tested on, and the true values of some of it."""
+"""The data set of a game: recorded games of an expert for training and testing, and true values of test states."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from pathlib import Path
 
 import torch
 
-from ..mistakes import UserError
-from ..problems.tensor_file import ExpertError
+from ..errors import DataError, UserError
 from .emulator import Emulator, seeds
-from .tape import KnownPolicy, Tape, record
+from .tape import FingerprintedPolicy, Tape, record
 from .truth import GAMMA, LIMIT, Truth, continuations
 
 TRAIN, TEST, TRUTH = "train.tape", "test.tape", "truth.safetensors"
-SIDE_BY_SIDE = 16  # games played at once for a recording
-# As the command line has them.
-USUAL = {"transitions": 100_000, "test": 10_000, "states": 1_000, "continuations": 16, "seed": 0}
-Progress = Callable[[str, int, int], None]  # the file that is being made, how much of it is done, and of how much
+PARALLEL_GAMES = 16
+DEFAULTS = {  # of the command line
+    "transitions": 100_000,
+    "test": 10_000,
+    "states": 1_000,
+    "continuations": 16,
+    "seed": 0,
+}
+Progress = Callable[[str, int, int], None]  # called with a file name, and how much of how much is done
 
 
-def make_data(
+def make_dataset(
     game: str,
-    expert: KnownPolicy,
+    expert: FingerprintedPolicy,
     folder: Path,
     *,
     transitions: int,
@@ -39,14 +43,25 @@ def make_data(
     limit: int = LIMIT,
     progress: Progress = lambda what, done, total: None,
 ) -> dict[str, str]:
-    """Makes what the folder does not have yet, for this expert and these settings; returns what it has then. The
-    file of an expert that is not the project's own is noted in the command by which data can be made again."""
+    """Makes the files that are not in the folder yet, and returns a description of all.
+
+    Args:
+        transitions: size of the training set.
+        test: size of the test set.
+        states: number of test states with estimated values.
+        count: number of games continued from each of these states.
+        expert_file: given if it is not the expert of the package; part of the command in the metadata.
+        limit: maximal number of steps of a continuation.
+
+    Raises:
+        UserError: a setting is invalid, or the folder has files with other settings.
+    """
     if transitions < 1:
         raise UserError(f"transitions must be at least 1, not {transitions}")
     if not 0 < states <= test:
-        raise UserError(f"states must be between 1 and test, which is {test}; not {states}")
+        raise UserError(f"states must be from 1 to {test}, the number of test transitions, not {states}")
     if count < 2:
-        raise UserError(f"continuations must be at least 2, or nothing is known of the mean's error; not {count}")
+        raise UserError(f"continuations must be at least 2, to estimate the standard error, not {count}")
     settings = {"transitions": transitions, "test": test, "states": states, "continuations": count, "seed": seed}
     maker = _Maker(game, expert, folder, seed, command(game, expert_file, settings), progress)
     train_tape = maker.recording(TRAIN, transitions)
@@ -55,8 +70,8 @@ def make_data(
     return {
         "game": game,
         "expert": expert.fingerprint(),
-        **_described("train", train_tape),
-        **_described("test", test_tape),
+        **_describe("train", train_tape),
+        **_describe("test", test_tape),
         "states": str(len(truth.index)),
         "continuations": str(count),
         "mean_value": f"{truth.mean.mean():.3f}",
@@ -65,34 +80,34 @@ def make_data(
 
 
 def command(game: str, expert_file: Path | None, settings: Mapping[str, int]) -> str:
-    """The command that makes data with these settings."""
+    """The command that makes a data set with these settings."""
     options = ["--expert", str(expert_file)] if expert_file else []
     for name, value in settings.items():
-        options += [f"--{name}", str(value)] if value != USUAL[name] else []
-    return shlex.join(["unstale", "make-data", game, *options])
+        options += [f"--{name}", str(value)] if value != DEFAULTS[name] else []
+    return shlex.join(["unstale-lab", "data", "atari", game, *options])
 
 
 @dataclass(frozen=True)
 class _Maker:
     game: str
-    expert: KnownPolicy
+    expert: FingerprintedPolicy
     folder: Path
     seed: int
     command: str
     progress: Progress
 
     def recording(self, name: str, transitions: int, states: int = 0) -> Tape:
-        """The one in the folder, or a new one. With so many states saved, or some more."""
+        """The recording in the folder, or a new one, with at least ``states`` saved emulator states."""
         path = self.folder / name
         about = self._about(transitions=transitions, states=states)
         try:
             tape = Tape.load(path, self.game)
-        except ExpertError:
-            pass  # not there, or damaged
+        except DataError:
+            pass  # missing or damaged
         else:
             _check(path, tape.about, about)
             return tape
-        first, *others = seeds(1 + SIDE_BY_SIDE, self.game, name, self.seed)
+        first, *others = seeds(1 + PARALLEL_GAMES, self.game, name, self.seed)
         tape = record(
             [Emulator(self.game, seed) for seed in others],
             self.expert,
@@ -106,12 +121,12 @@ class _Maker:
         return tape
 
     def truth(self, tape: Tape, states: int, count: int, limit: int, jobs: int) -> Truth:
-        """The values in the folder, or new ones, of states from all over the tape."""
-        path, unfinished = self.folder / TRUTH, self.folder / "truth.parts"
+        """The values in the folder, or new ones, of states spread evenly over the recording."""
+        path, parts = self.folder / TRUTH, self.folder / "truth.parts"
         about = self._about(tape=tape.fingerprint(), states=states, count=count, gamma=GAMMA, limit=limit)
         try:
             truth = Truth.load(path, self.game)
-        except ExpertError:
+        except DataError:
             pass
         else:
             _check(path, truth.about, about)
@@ -127,32 +142,32 @@ class _Maker:
             limit=limit,
             seed=self.seed,
             jobs=jobs,
-            keep=unfinished,
+            keep=parts,
             progress=lambda done, total: self.progress(TRUTH, done, total),
         )
         truth = Truth.of(index, returns, about)
         truth.save(path)
-        shutil.rmtree(unfinished)
+        shutil.rmtree(parts)
         return truth
 
     def _about(self, **settings: object) -> dict[str, str]:
-        """What tells a file that was made as it would be made now from any other."""
+        """Metadata that identifies the settings of a file."""
         made = {"game": self.game, "expert": self.expert.fingerprint(), "seed": self.seed, **settings}
         return {"command": self.command, **{name: str(value) for name, value in made.items()}}
 
 
 def _check(path: Path, made: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Refuses to replace what was made by another expert or with other settings: it may have taken an hour. (A command
-    has more in it than one of its files depends on.)"""
+    """Raises ``UserError`` for a file of another expert or other settings, which is not replaced: it may have taken an
+    hour. The command may differ, as a file does not depend on all of it."""
     other = [name for name, value in wanted.items() if name != "command" and made.get(name) != value]
     if other:
         raise UserError(
-            f"{path} is there already, and its {other[0]} is {made.get(other[0], 'not told')}, not {wanted[other[0]]}: "
-            "choose another folder with --data, or move it away"
+            f"{path} exists, and its {other[0]} is {made.get(other[0], 'missing')}, not {wanted[other[0]]}. "
+            "Choose another folder with --data, or move the file."
         )
 
 
-def _described(name: str, tape: Tape) -> dict[str, str]:
+def _describe(name: str, tape: Tape) -> dict[str, str]:
     scores = tape.scores()
     return {
         f"{name}_transitions": str(len(tape)),

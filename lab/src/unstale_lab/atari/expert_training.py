@@ -1,10 +1,11 @@
-"""Training an expert for a game, with checkpoints, and scoring it over whole games."""
+"""Trains expert policies for Atari games by PPO, with checkpoints, and evaluates them on whole games."""
 
 from __future__ import annotations
 
 import json
 import math
 import shlex
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +14,10 @@ import numpy as np
 import torch
 
 from ..checkpoint import Checkpoint
-from ..mistakes import UserError
+from ..errors import UserError
 from ..precision import products
-from ..problems.policies import making_of
-from .actor import Expert, about_expert, load_expert, save_expert
+from ..problems.policies import training_command
+from .actor import Expert, load_expert, read_metadata, save_expert
 from .ppo import PPO, Progress, Settings
 from .scoring import GAMES, evaluate
 
@@ -27,11 +28,18 @@ def train(
     progress: Callable[[Progress], None] = lambda _: None,
     checkpoint: Checkpoint | None = None,
 ) -> PPO:
-    """A whole run. With a checkpoint it is saved every few minutes, and goes on from there if it was begun."""
+    """Trains to the end of the run.
+
+    Args:
+        checkpoint: saved every few minutes and at the end. If it exists, training continues from it.
+
+    Raises:
+        UserError: the checkpoint belongs to a run with other settings.
+    """
     ppo = PPO(settings, device)
     if ppo.device.type == "cuda":
-        torch.set_num_threads(1)  # the cores are the emulators': threads that copy a few frames would wait for them
-    if checkpoint is not None and checkpoint.path.exists():
+        torch.set_num_threads(1)  # the emulators use the cores; threads that copy a few frames would wait for them
+    if checkpoint is not None:
         _resume(ppo, checkpoint)
     try:
         with products("tf32"):
@@ -52,13 +60,16 @@ def train_expert(
     device: torch.device | str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
     episodes: int = GAMES,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> dict[str, str]:
-    """Trains an expert, scores it, keeps it, and returns what its file says about itself. A run that was interrupted
-    goes on from its checkpoint, which lies beside the expert's file until that is written."""
+    """Trains an expert, evaluates it, saves it to ``path``, and returns its metadata.
+
+    An interrupted run continues from its checkpoint, which lies beside ``path`` until the expert is saved.
+    """
     if settings.begin_with and Path(settings.begin_with).resolve() == path.resolve():
-        raise UserError(f"{path} cannot be both what is begun with and what is made: choose another path")
-    before = _before(settings)
-    checkpoint = Checkpoint(path.with_suffix(".checkpoint"))
+        raise UserError(f"{path} cannot be both the initial expert and the result. Choose another path.")
+    before = _initial_expert_metadata(settings)
+    checkpoint = Checkpoint(path.with_suffix(".checkpoint"), warn)
     ppo = train(settings, device, progress, checkpoint)
     expert = Expert(settings.game, ppo.actor).rounded()
     about = {
@@ -69,55 +80,55 @@ def train_expert(
         "seconds": f"{ppo.seconds:.0f}",
         "device": torch.cuda.get_device_name(ppo.device) if ppo.device.type == "cuda" else "cpu",
         **before,
-        **_scored(expert, episodes, settings.seed),
+        **_evaluate(expert, episodes, settings.seed),
     }
-    # Before the first game is over there is no score, and files hold finite numbers only.
+    # The score is NaN before the first game has finished, and files hold finite numbers only.
     curve = [row[:3] for row in ppo.curve if not math.isnan(row.score)]
     save_expert(path, expert, torch.tensor(curve, dtype=torch.float64).reshape(-1, 3), about)
     checkpoint.remove()
     return about
 
 
-def score_anew(game: str, path: Path, seed: int = 0, episodes: int = GAMES) -> dict[str, str]:
-    """Lets an expert there is play whole games, notes its score in its file, and returns what that says."""
+def update_score(game: str, path: Path, seed: int = 0, episodes: int = GAMES) -> dict[str, str]:
+    """Evaluates an existing expert on whole games, writes the score to its file, and returns the metadata."""
     expert = load_expert(path, game)
-    curve, about = about_expert(path, game)
-    about |= _scored(expert, episodes, seed)
+    curve, about = read_metadata(path, game)
+    about |= _evaluate(expert, episodes, seed)
     save_expert(path, expert, curve, about)
     return about
 
 
-def _scored(expert: Expert, episodes: int, seed: int) -> dict[str, str]:
+def _evaluate(expert: Expert, episodes: int, seed: int) -> dict[str, str]:
     scores = np.array(evaluate(expert, episodes, seed))
     return {
         "episodes": str(episodes),
         "epsilon": str(expert.epsilon),
-        "acts": "greedily" if expert.greedy else "at random, as likely as its policy says",
+        "acts": "greedily" if expert.greedy else "sampled from the policy",
         "score": f"{scores.mean():.1f}",
         "score_standard_error": f"{scores.std(ddof=1) / math.sqrt(episodes):.1f}" if episodes > 1 else "",
     }
 
 
-def _before(settings: Settings) -> dict[str, str]:
-    """What is known of the expert that a run began with, if it is one of this project's."""
+def _initial_expert_metadata(settings: Settings) -> dict[str, str]:
+    """The history of the expert that a run starts from, if it was trained by this package."""
     path = Path(settings.begin_with)
     if not settings.begin_with or path.suffix == ".zip":
         return {}
-    _, about = about_expert(path, settings.game)
-    told = ("command", "steps", "seconds", "score")
-    return {f"before_{name}": value for name, value in about.items() if name in told or name.startswith("before_")}
+    _, about = read_metadata(path, settings.game)
+    kept = ("command", "steps", "seconds", "score")
+    return {f"before_{name}": value for name, value in about.items() if name in kept or name.startswith("before_")}
 
 
 def command(settings: Settings, device: str = "cpu") -> str:
     """The command that trains this expert."""
-    usual = Settings()
+    defaults = Settings()
     given = [
         f" --{name.replace('_', '-')} {shlex.quote(str(getattr(settings, name)))}"
         for name in ("seed", "steps", "minutes", "begin_with")
-        if getattr(settings, name) != getattr(usual, name)
+        if getattr(settings, name) != getattr(defaults, name)
     ]
     where = f" --device {device}" if device != "cpu" else ""
-    return making_of(settings.game) + "".join(given) + where
+    return training_command(settings.game) + "".join(given) + where
 
 
 def _save(ppo: PPO, checkpoint: Checkpoint) -> None:
@@ -127,11 +138,9 @@ def _save(ppo: PPO, checkpoint: Checkpoint) -> None:
 def _resume(ppo: PPO, checkpoint: Checkpoint) -> None:
     state = checkpoint.load(str(ppo.device))
     if state is None:
-        raise UserError(
-            f"cannot go on from {checkpoint.path}: it is damaged, or another version's. Delete it to begin again."
-        )
+        return
     if state["settings"] != asdict(ppo.settings):
         raise UserError(
-            f"{checkpoint.path} belongs to a run with other settings: delete it to begin again, or choose another path"
+            f"{checkpoint.path} belongs to a run with other settings. Delete it to start over, or choose another path."
         )
     ppo.load_state_dict(state)
