@@ -29,7 +29,7 @@ from targets import Target
 from unstale_lab import problems
 from unstale_lab.engine.plan import plan
 from unstale_lab.engine.sweep import prepare
-from unstale_lab.engine.training import MEASUREMENTS, Training
+from unstale_lab.engine.training import EVALUATIONS_PER_RUN, Training
 from unstale_lab.experiment import Run
 from unstale_lab.figures import find
 
@@ -175,7 +175,7 @@ def engine_for(runs: Sequence[Run]) -> Candidate:
     start = time.perf_counter()
     training = Training(runs, "cpu")
     setting_up = time.perf_counter() - start
-    chunk = STEPS // MEASUREMENTS
+    chunk = STEPS // EVALUATIONS_PER_RUN
     training.feed.fill(chunk)
 
     def between() -> None:

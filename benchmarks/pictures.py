@@ -24,9 +24,9 @@ from machine import describe
 from timing import Timing, interleaved
 
 from unstale_lab import problems
-from unstale_lab.engine.training import Training, stepper
+from unstale_lab.engine.training import Training, make_stepper
 from unstale_lab.experiment import Run
-from unstale_lab.precision import products
+from unstale_lab.precision import matmul_precision
 from unstale_lab.problems.base import Transitions, ValueSet, seeded
 from unstale_lab.problems.pictures import Film
 
@@ -81,13 +81,13 @@ class Cell:
 def measure(base: Run, methods: list[str], runs: int, device: str, seconds: float) -> list[Cell]:
     steps: dict[str, Callable[[], None]] = {}
     peaks: dict[str, float] = {}
-    with products(base.precision):
+    with matmul_precision(base.precision):
         # The first one twice: it pays for what libraries allocate once, and only its second time counts.
         for method in [methods[0], *methods]:
             gc.collect()
             before = _memory(device, reset=True)
             training = Training([replace(base, method=method, seed=seed) for seed in range(runs)], device)
-            advance = stepper(training, 0)
+            advance = make_stepper(training, 0)
 
             def step(training: Training = training, advance: Callable[[int], None] = advance) -> None:
                 training.feed.fill(UNROLL)

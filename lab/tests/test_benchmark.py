@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from unstale_lab import problems
-from unstale_lab.engine.architectures import network_of
+from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.training import Training
 from unstale_lab.experiment import Run
 from unstale_lab.problems import mountain_car
@@ -39,7 +39,7 @@ def test_the_plain_loop_takes_the_engines_steps(method):
     training = Training([run], "cpu")
     training.feed.fill(STEPS)
     plain = plain_lab.PlainRun(method, run.width, run.batch, run.alpha, run.beta, dtype=torch.float64)
-    network = network_of(run, problems.load(run.problem))
+    network = build_network(run, problems.load(run.problem))
     for span, shape, (bias, weight) in zip(network.spans, network.shapes, matrices(plain), strict=True):
         matrix = training.theta[0, span].view(shape)
         bias.copy_(matrix[:, 0])

@@ -12,8 +12,8 @@ import torch
 
 from unstale_lab import checkpoint
 from unstale_lab.checkpoint import Checkpoint
-from unstale_lab.engine import control
-from unstale_lab.engine.control import Control, is_control
+from unstale_lab.engine import control_training as control
+from unstale_lab.engine.control_training import ControlTraining, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
 from unstale_lab.experiment import Run, grid
@@ -163,15 +163,15 @@ def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):
     ("wrong", "why"),
     [
         ({"problem": "mspacman_sarsa"}, "unknown game 'mspacman': did you mean ms_pacman?"),
-        ({"method": "adam_frozen"}, "unknown method of control 'adam_frozen': did you mean adam"),
-        ({"method": "momentum"}, "unknown method of control 'momentum'"),
-        ({"network": "mlp"}, "Sarsa learns with the network small_atari, not mlp"),
+        ({"method": "adam_frozen"}, "unknown control method 'adam_frozen': did you mean adam"),
+        ({"method": "momentum"}, "unknown control method 'momentum'"),
+        ({"network": "mlp"}, "Sarsa needs network='small_atari', got 'mlp'"),
         ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps do not divide by 5 a minibatch"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(wrong, why):
     with pytest.raises(UserError) as error:
-        Control(replace(SARSA, **wrong), "cpu")
+        ControlTraining(replace(SARSA, **wrong), "cpu")
     assert str(error.value).startswith(why) and "\n" not in str(error.value)
 
 
@@ -185,11 +185,11 @@ def test_games_that_are_not_installed_are_one_line(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", not_there)
     with pytest.raises(UserError, match=r"^games need ale-py: pip install 'unstale\[atari\]'$"):
-        Control(SARSA, "cpu")
+        ControlTraining(SARSA, "cpu")
 
 
 def test_values_are_carried_forward_to_marks():
     at, read = np.array([0, 10, 20, 30, 40]), ([5, 20, 25], [np.nan, 2.0, 3.0])
-    assert control._carried(at, control._known(*read, None)).tolist() == [2, 2, 2, 3, 3]
-    assert control._carried(at, control._known(*read, 35)).tolist() == [2, 2, 2, 3, np.inf]
-    assert control._known([5], [np.nan], None) == []
+    assert control._forward_fill(at, control._finite_points(*read, None)).tolist() == [2, 2, 2, 3, 3]
+    assert control._forward_fill(at, control._finite_points(*read, 35)).tolist() == [2, 2, 2, 3, np.inf]
+    assert control._finite_points([5], [np.nan], None) == []

@@ -12,11 +12,11 @@ from torch import nn
 import unstale
 from unstale_lab import problems
 from unstale_lab.engine import training as engine
-from unstale_lab.engine.architectures import network_of
-from unstale_lab.engine.methods import METHODS, has_one_beta
+from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.network import ACTIVATIONS
 from unstale_lab.engine.training import Training
 from unstale_lab.experiment import Run, grid
+from unstale_lab.methods import METHODS, has_one_beta
 
 MODULES = {"leaky_relu": nn.LeakyReLU, "relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "selu": nn.SELU}
 SMALL = Run(width=5, layers=3, batch=3, steps=30, alpha=0.3, precision="float64")
@@ -24,7 +24,7 @@ SMALL = Run(width=5, layers=3, batch=3, steps=30, alpha=0.3, precision="float64"
 
 def module_of(run: Run) -> nn.Sequential:
     """The run's network as anyone would write it, with the engine's initial parameters."""
-    network = network_of(run, problems.load(run.problem))
+    network = build_network(run, problems.load(run.problem))
     layers: list[nn.Module] = []
     theta = network.initial(run.seed, torch.float64)
     for span, (out, into) in zip(network.spans, network.shapes, strict=True):
@@ -145,7 +145,7 @@ def test_methods_see_the_same_data_and_start_alike():
         training.feed.fill(4)
     for other in made[1:]:
         assert torch.equal(other.theta, made[0].theta)
-        assert torch.equal(other.feed.present().rows, made[0].feed.present().rows)
+        assert torch.equal(other.feed.current().rows, made[0].feed.current().rows)
 
 
 def test_correcting_every_layer_is_the_full_correction_and_none_is_momentum():
@@ -162,7 +162,7 @@ def test_correcting_every_layer_is_the_full_correction_and_none_is_momentum():
 
 
 def test_a_diverged_run_is_frozen_marked_and_harms_no_other(monkeypatch):
-    monkeypatch.setattr(engine, "DIVERGED", 1e3)
+    monkeypatch.setattr(engine, "DIVERGENCE_THRESHOLD", 1e3)
     runs = [replace(SMALL, alpha=alpha, steps=200) for alpha in (0.1, 1e4)]
     healthy, diverged = Training(runs, "cpu").run()
     (alone,) = Training(runs[:1], "cpu").run()
@@ -174,7 +174,7 @@ def test_a_diverged_run_is_frozen_marked_and_harms_no_other(monkeypatch):
 
 
 def test_a_diverged_run_stays_where_it_is_even_if_a_batch_looks_well(monkeypatch):
-    monkeypatch.setattr(engine, "DIVERGED", 0.012)  # some batches are above it, some below
+    monkeypatch.setattr(engine, "DIVERGENCE_THRESHOLD", 0.012)  # some batches are above it, some below
     training = Training([replace(SMALL, alpha=0.01)], "cpu")
     path = []
     for _ in range(40):
@@ -189,12 +189,12 @@ def test_a_diverged_run_stays_where_it_is_even_if_a_batch_looks_well(monkeypatch
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_are_those_of_autograd(activation):
-    network = network_of(Run(width=4, layers=3, activation=activation), problems.load("mountain_car"))
+    network = build_network(Run(width=4, layers=3, activation=activation), problems.load("mountain_car"))
     generator = torch.Generator().manual_seed(1)
     theta = torch.randn(2, network.size, generator=generator)
     rows, discount, slope = (torch.randn(*shape, generator=generator) for shape in ((2, 10, 2), (2, 5), (2, 5)))
-    seen = network.forward(theta, rows)
-    batch = network.linearize(theta, seen, discount, slope, torch.ones_like(slope))
+    forward = network.forward(theta, rows)
+    batch = network.linearize(theta, forward, discount, slope, torch.ones_like(slope))
     v, u = batch.matrices()
     run = Run(width=4, activation=activation)
     for i in range(2):
@@ -205,7 +205,7 @@ def test_gradients_are_those_of_autograd(activation):
             linear.bias.data, linear.weight.data = matrix[:, 0], matrix[:, 1:]
             layers += [linear, MODULES[run.activation]()]
         model = nn.Sequential(*layers[:-1])
-        torch.testing.assert_close(model(rows[i]).squeeze(-1), seen.values[i])
+        torch.testing.assert_close(model(rows[i]).squeeze(-1), forward.values[i])
 
         def gradient(x, model=model, layers=layers):
             model.zero_grad()
@@ -218,13 +218,13 @@ def test_gradients_are_those_of_autograd(activation):
             torch.testing.assert_close(v[i, k], of_state)
             torch.testing.assert_close(u[i, k], of_state - discount[i, k] * gradient(rows[i, 5 + k]))
     torch.testing.assert_close(
-        network.gradient(theta, network.of_states(seen, 5), slope).total, (slope[..., None] * v).sum(1)
+        network.gradient(theta, network.state_rows(forward, 5), slope).total, (slope[..., None] * v).sum(1)
     )
 
 
 @pytest.mark.parametrize("activation", ["leaky_relu", "tanh"])
 def test_second_derivatives_are_those_of_finite_differences(activation):
-    network = network_of(Run(width=4, layers=3, activation=activation), problems.load("mountain_car"))
+    network = build_network(Run(width=4, layers=3, activation=activation), problems.load("mountain_car"))
     generator = torch.Generator().manual_seed(2)
     theta = torch.randn(1, network.size, generator=generator)
     state, slope = torch.randn(1, 5, 2, generator=generator), torch.randn(1, 5, generator=generator)
@@ -294,9 +294,9 @@ def test_what_is_kept_and_how_often_one_goes_backward():
 
 def test_features_are_gaussians_on_a_grid():
     run = Run(problem="mountain_car_scaled", rbf_grid=3, rbf_width=0.5, layers=1)
-    network = network_of(run, problems.load(run.problem))
+    network = build_network(run, problems.load(run.problem))
     state = torch.tensor([[0.3, -0.9]])
-    features = network.look(state)[:, 0]
+    features = network.feature_map(state)[:, 0]
     assert network.size == 10
     for i, x in enumerate((-1.0, 0.0, 1.0)):
         for j, y in enumerate((-1.0, 0.0, 1.0)):

@@ -8,45 +8,44 @@ import numpy as np
 import pytest
 import torch
 
-from unstale_lab.engine import stopwatch
+from unstale_lab.engine import step_timer
 from unstale_lab.engine import training as engine
-from unstale_lab.engine.graphs import GraphStepper
-from unstale_lab.engine.methods import METHODS
+from unstale_lab.engine.cuda_graphs import GraphStepper
 from unstale_lab.engine.training import Training
 from unstale_lab.experiment import grid
+from unstale_lab.methods import METHODS
 
 
-class FakeRecorder:
-    """A device that writes down what is asked of it. A step made is the number of those made before it; a replay makes
-    as many as were recorded."""
+class FakeBackend:
+    """A backend that logs steps, captures and replays, and counts the steps made."""
 
     def __init__(self):
-        self.log, self.made, self.recording, self.is_working = [], 0, None, False
+        self.log, self.made, self.captured, self.in_stream = [], 0, None, False
 
     @contextmanager
-    def working(self):
-        assert not self.is_working
-        self.is_working = True
+    def side_stream(self):
+        assert not self.in_stream
+        self.in_stream = True
         yield
-        self.is_working = False
+        self.in_stream = False
 
     def step(self):
-        assert self.is_working
-        if self.recording is not None:
-            self.recording += 1
+        assert self.in_stream
+        if self.captured is not None:
+            self.captured += 1
         else:
             self.log.append("step")
             self.made += 1
 
-    def record(self, work):
-        assert self.is_working
-        self.log.append(f"record at {self.made}")
-        self.recording = 0
+    def capture(self, work):
+        assert self.in_stream
+        self.log.append(f"capture at {self.made}")
+        self.captured = 0
         work()
-        length, self.recording = self.recording, None
+        length, self.captured = self.captured, None
 
         def replay():
-            assert self.is_working and self.made % 4 == 0
+            assert self.in_stream and self.made % 4 == 0
             self.log.append("replay")
             self.made += length
 
@@ -55,17 +54,17 @@ class FakeRecorder:
 
 @pytest.fixture
 def fake():
-    return FakeRecorder()
+    return FakeBackend()
 
 
 @pytest.fixture
 def advance(fake):
-    return GraphStepper(fake.step, unroll=4, recorder=fake)
+    return GraphStepper(fake.step, steps_per_graph=4, backend=fake)
 
 
 def test_the_first_steps_are_made_then_some_recorded_once_and_replayed_ever_after(fake, advance):
     advance(12)
-    assert fake.log == [*["step"] * 4, "record at 4", "replay", "replay"]
+    assert fake.log == [*["step"] * 4, "capture at 4", "replay", "replay"]
     advance(8)
     assert fake.log[-2:] == ["replay", "replay"] and len(fake.log) == 9
     assert fake.made == 20
@@ -91,7 +90,7 @@ def test_recordings_and_replays_begin_at_multiples_only(fake, advance):
     assert fake.log == ["step"] * 10
     advance(2)
     advance(8)
-    assert fake.log[12:] == [*["step"] * 4, "record at 16", "replay"]
+    assert fake.log[12:] == [*["step"] * 4, "capture at 16", "replay"]
     advance(3)
     advance(4)  # from 23
     assert fake.log[-7:] == ["step"] * 7
@@ -117,14 +116,14 @@ def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, mo
         method=method, seed=[3, 5], alpha=[0.05, 0.2], width=width, layers=3, batch=3, steps=1030,
         precision="float64", **changes,
     )  # fmt: skip
-    replayed, one_by_one = Training(runs, "cuda"), Training(runs, "cuda")
+    replayed, eager = Training(runs, "cuda"), Training(runs, "cuda")
     records = replayed.run()
 
-    def plainly(training, made):
+    def eager_stepper(training, steps_done):
         return lambda count: [training.step() for _ in range(count)]
 
-    monkeypatch.setattr(engine, "stepper", plainly)
-    expected = one_by_one.run()
+    monkeypatch.setattr(engine, "make_stepper", eager_stepper)
+    expected = eager.run()
     for one, other in zip(records, expected, strict=True):
         assert one.diverged_at == other.diverged_at
         for name, curve in one.curves.items():
@@ -133,16 +132,16 @@ def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, mo
 
 def test_a_stopwatch_does_not_count_what_a_gpu_begins_with(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(step_timer.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     made = []
 
     def advance(count: int) -> None:
-        now[0] += count if sum(made) >= stopwatch.BEGINNING else 100.0 * bool(count)
+        now[0] += count if sum(made) >= step_timer.WARMUP_STEPS else 100.0 * bool(count)
         made.append(count)
 
-    watch = stopwatch.Stopwatch(torch.device("cuda"))
-    watch.time(advance, 15)
-    watch.time(advance, 15)
-    watch.time(advance, 30)
-    assert sum(made) == 60 and watch.state() == (40.0, 40) and watch.seconds_of(60) == 60.0
+    timer = step_timer.StepTimer(torch.device("cuda"))
+    timer.run(advance, 15)
+    timer.run(advance, 15)
+    timer.run(advance, 30)
+    assert sum(made) == 60 and timer.state() == (40.0, 40) and timer.estimate(60) == 60.0

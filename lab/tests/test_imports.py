@@ -14,7 +14,13 @@ LAB = Path(unstale_lab.__file__).parent
 # The laboratory, likewise from the bottom up, with the packages that each part may use.
 LAB_LAYERS: list[dict[str, set[str]]] = [
     {"mistakes": set(), "processes": set(), "checkpoint": {"torch"}, "precision": {"torch"}},
-    {"experiment": set(), "records": {"numpy"}, "statistics": {"numpy", "scipy"}, "provenance": set()},
+    {
+        "experiment": set(),
+        "methods": set(),
+        "records": {"numpy"},
+        "statistics": {"numpy", "scipy"},
+        "provenance": set(),
+    },
     {
         "problems": {"torch", "safetensors", "numpy", "scipy", "PIL"},
         "atari": {"torch", "safetensors", "numpy", "ale_py", "gymnasium"},

@@ -45,7 +45,7 @@ def store(data, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "UNSTALE_DATA", str(data))
         # What takes the time here is to look at all pictures, again and again.
-        patch.setattr(training, "MEASUREMENTS", 1)
+        patch.setattr(training, "EVALUATIONS_PER_RUN", 1)
         patch.setattr(ms_pacman, "MEASURED", 20)
         for cached in forgotten:
             cached.cache_clear()

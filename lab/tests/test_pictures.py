@@ -14,12 +14,12 @@ import unstale
 from unstale_lab import checkpoint, problems
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import layers, training
-from unstale_lab.engine.architectures import network_of
-from unstale_lab.engine.methods import METHODS
+from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.sweep import run_batches
 from unstale_lab.engine.training import Training
 from unstale_lab.experiment import Run
 from unstale_lab.figures.base import Figure
+from unstale_lab.methods import METHODS
 from unstale_lab.mistakes import UserError
 from unstale_lab.problems.base import Transitions, ValueSet, seeded
 from unstale_lab.problems.pictures import Film, Stills
@@ -136,7 +136,7 @@ def module_of(run: Run) -> nn.Sequential:
         "small_atari": [nn.Conv2d(4 if i == 0 else w, w, 3, 2, 1) for i in range(4)] + [nn.Conv2d(w, outputs, 6)],
     }
     chosen = layers[run.network]
-    network = network_of(run, problems.load(run.problem))
+    network = build_network(run, problems.load(run.problem))
     theta = network.initial(run.seed, torch.float64)
     for layer, span, shape in zip(chosen, network.spans, network.shapes, strict=True):
         matrix = theta[span].view(shape)
@@ -253,9 +253,9 @@ def test_sizes_are_the_papers():
     class Real(Game):
         answers = 9
 
-    assert network_of(Run(network="dqn", width=32), Real()).size == 4_801_705
-    assert network_of(Run(network="dqn", width=64), Real()).size == 19_179_849
-    assert network_of(Run(network="small_atari", width=16), Real()).size == 12_745
+    assert build_network(Run(network="dqn", width=32), Real()).size == 4_801_705
+    assert build_network(Run(network="dqn", width=64), Real()).size == 19_179_849
+    assert build_network(Run(network="small_atari", width=16), Real()).size == 12_745
 
 
 def test_errors_are_cross_entropy_and_accuracy_where_classes_are_told_apart():
@@ -284,7 +284,7 @@ def test_agreement_does_not_depend_on_how_many_steps_are_looked_at_together(monk
         CASES["small"], method="adam", alpha=0.003, steps=10, measure=("drift", "agreement", "batch agreement")
     )
     (whole,) = Training([run], "cpu").run()
-    monkeypatch.setattr("unstale_lab.engine.instruments.LINEARIZED", 1)
+    monkeypatch.setattr("unstale_lab.engine.measurements.MAX_GRADIENT_ELEMENTS", 1)
     (apart,) = Training([run], "cpu").run()
     assert whole.curves.keys() == apart.curves.keys()
     for name, curve in whole.curves.items():
@@ -299,7 +299,7 @@ def test_errors_do_not_depend_on_how_many_pictures_are_looked_at_together(monkey
         return training.measure()["evaluation"]
 
     whole = measured()
-    monkeypatch.setattr("unstale_lab.engine.training.AT_ONCE", 5)
+    monkeypatch.setattr("unstale_lab.engine.training.EVAL_CHUNK_IMAGES", 5)
     torch.testing.assert_close(measured(), whole)
 
 
@@ -315,7 +315,7 @@ def test_a_film_never_shows_what_was_before_its_episode():
 )
 def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "EVERY", 0.0)
-    monkeypatch.setattr(training, "RARELY", 1)
+    monkeypatch.setattr(training, "MIN_EVAL_INTERVAL", 1)
     run = replace(CASES["small"], method=method, alpha=0.003, steps=6, measure=("drift", "batch agreement", "trust"))
     runs = [run, replace(run, seed=4)]
     whole = Training(runs, "cpu").run()
@@ -344,7 +344,7 @@ def test_a_damaged_checkpoint_is_none(tmp_path):
 
 
 def test_trust_is_logged(monkeypatch):
-    monkeypatch.setattr(training, "RARELIEST", 1)
+    monkeypatch.setattr(training, "MAX_EVAL_INTERVAL", 1)
     run = replace(CASES["small"], method="adam_window", alpha=0.05, measure=("trust",), steps=50)
     (record,) = Training([run], "cpu").run()
     bounded, staleness = record.curves["bounded"], record.curves["staleness"]
@@ -381,7 +381,7 @@ def test_a_training_that_is_over_gives_its_memory_back():
 @pytest.mark.parametrize("case", CASES)
 def test_a_gpu_makes_the_steps_of_a_cpu(case, method, monkeypatch):
     """On streams of its own, compiled, recorded and replayed; and with products cut up, which 16 is wide enough for."""
-    monkeypatch.setattr(layers, "STREAMS", 2)
+    monkeypatch.setattr(layers, "NUM_STREAMS", 2)
     layers._streams.cache_clear()
     runs = [replace(CASES[case], method=method, width=16, steps=60, alpha=1e-3, seed=seed) for seed in range(3)]
     for expected, found in zip(Training(runs, "cpu").run(), Training(runs, "cuda").run(), strict=True):

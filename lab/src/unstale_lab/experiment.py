@@ -20,7 +20,7 @@ class Run:
     """One training run. Fields at their defaults are not part of the id, so a new field changes no id there is."""
 
     problem: str = "mountain_car"  # a key of ``problems.PROBLEMS``
-    method: str = "momentum"  # a key of ``engine.methods.METHODS``
+    method: str = "momentum"  # a key of ``methods.METHODS``
     seed: int = 0  # of the data and of the initial weights, whatever the method
     alpha: float = 0.1
     beta: float = 0.9
@@ -35,7 +35,7 @@ class Run:
     rbf_width: float = 1.0  # σ², in cells of the grid, squared
     horizon: int = 0  # of the oracle, in batches; 0 is the paper's 2 / (1-β)
     corrected_layers: tuple[int, ...] = ()  # with the method "layers": those corrected fully, 0 nearest to the input
-    measure: tuple[str, ...] = ()  # names of instruments besides the errors: "drift", "agreement"
+    measure: tuple[str, ...] = ()  # keys of ``engine.measurements.MEASUREMENTS``: "drift", "agreement", ...
     precision: str = "float32"  # or "float64"; "tf32" is float32 whose products a GPU may round to 10 bits
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
 

@@ -15,7 +15,7 @@ class Record:
 
     run: Run
     at: np.ndarray  # the steps after which it was measured, the first being 0
-    curves: dict[str, np.ndarray]  # "evaluation" and "training" errors, instruments; ``inf`` once diverged
+    curves: dict[str, np.ndarray]  # "evaluation" and "training" errors, measurements; ``inf`` once diverged
     diverged_at: int | None
     parameters: int
     numbers_kept: int  # what the optimizer remembers besides the parameters

@@ -14,7 +14,7 @@ import torch
 
 from ..checkpoint import Checkpoint
 from ..mistakes import UserError
-from ..precision import products
+from ..precision import matmul_precision as products
 from ..problems.policies import making_of
 from .actor import Expert, about_expert, load_expert, save_expert
 from .ppo import PPO, Progress, Settings

@@ -19,7 +19,8 @@ from ..problems.base import PictureProblem
 from ..processes import end_with_parent
 from ..provenance import provenance
 from ..store import Store
-from .control import Control, is_control
+from .control_training import ControlTraining as Control
+from .control_training import is_control
 from .plan import cost, plan
 from .training import Training
 
