@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from unstale_lab.figures.base import Comparison, Panel, Series, Verdict
+from unstale_lab.figures.figure import Comparison, Panel, Series, Verdict
 from unstale_lab.summary import Summary
 
 STEPS = np.linspace(0, 5000, 51)
@@ -105,7 +105,7 @@ def online() -> Summary:
             interval=(-0.02, 0.01),
             p=0.62,
             runs=1200,
-            reading="damped, as the text has it",
+            reading="damped, as in the paper's text",
         ),
         Verdict(
             4,

@@ -17,7 +17,7 @@ from unstale_lab.engine.control_training import ControlTraining, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
 from unstale_lab.experiment import Run, grid
-from unstale_lab.figures.claim23 import scored
+from unstale_lab.figures.claim23 import with_valid_scores
 from unstale_lab.mistakes import UserError
 from unstale_lab.store import Store
 
@@ -145,7 +145,7 @@ def test_a_run_that_diverges_ends_there(tmp_path, monkeypatch):
     for name, finite in {"staleness": True, "bounded": True, "drift": False, "score": False}.items():
         assert (np.isfinite(record.curves[name]) == (finite & (record.at < 20))).all()
     assert set(record.curves["evaluation score"]) == {np.inf}
-    assert scored([record])[0].curves["evaluation score"][-1] == 1
+    assert with_valid_scores([record])[0].curves["evaluation score"][-1] == 1
 
 
 def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.sweep import run_batches
 from unstale_lab.engine.training import Training
 from unstale_lab.experiment import Run
-from unstale_lab.figures.base import Figure
+from unstale_lab.figures.figure import Figure
 from unstale_lab.methods import METHODS
 from unstale_lab.mistakes import UserError
 from unstale_lab.problems.base import Transitions, ValueSet, seeded

@@ -12,15 +12,17 @@ import matplotlib
 import numpy as np
 import pytest
 
-from unstale_lab.drawing import METHOD_STYLE, finite_line, label, legend, method_label, panel_note, styles
-from unstale_lab.figures.base import METHODS, Panel, Series, Verdict
+from unstale_lab.drawing import finite_line, legend, panel_note, series_label, styles
+from unstale_lab.figures.figure import Panel, Series, Verdict
+from unstale_lab.figures.formatting import label
+from unstale_lab.methods import METHODS
 from unstale_lab.plots import draw, mathtext, save
 from unstale_lab.report import CLAIMS, claim_records, write
 from unstale_lab.report.html import html_report
-from unstale_lab.report.interactive import SYMBOLS, chart
 from unstale_lab.report.markdown import markdown_report
-from unstale_lab.report.tables import ROWS, panel_table
-from unstale_lab.report.words import OUTCOMES, answer
+from unstale_lab.report.overview import OUTCOMES, describe_results
+from unstale_lab.report.plotly_charts import SYMBOLS, chart
+from unstale_lab.report.tables import MAX_ROWS, panel_table
 from unstale_lab.summary import Summary, in_order, read_summaries, write_file, write_summary
 
 
@@ -111,7 +113,7 @@ def test_a_claim_read_in_two_ways_is_judged_by_the_first():
     record = claim_records(lab_samples.summaries())[3]
     assert record["verdict"] == "does not hold"
     assert [(r["reading"], r["verdict"]) for r in record["readings"]] == [
-        ("damped, as the text has it", "does not hold"),
+        ("damped, as in the paper's text", "does not hold"),
         ("undamped", "holds"),
     ]
     assert record["readings"][1]["comparisons"][0]["a"] == "oracle"
@@ -127,10 +129,10 @@ def test_parts_of_a_claim_may_come_from_different_figures():
 
 def test_the_answer_counts_the_verdicts():
     records = claim_records(lab_samples.summaries())
-    assert answer(records).startswith(
-        "Of the paper's 25 claims, 4 are measured here: 2 hold, 1 does not, and 1 is inconclusive. 21 are not run."
+    assert describe_results(records).startswith(
+        "Of the paper's 25 claims, 4 are measured: 2 hold, 1 does not hold, and 1 is inconclusive. 21 are not run."
     )
-    assert answer(claim_records([])) == "None of the paper's 25 claims has been measured yet."
+    assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
 
 
 # Drawing
@@ -142,13 +144,13 @@ def test_a_method_has_one_colour_and_nothing_else_has_it():
         panel_of(Series("y", [0], [1])),
     ]
     look = styles(panels)
-    assert look["momentum"] is METHOD_STYLE["momentum"]
+    assert look["momentum"] is METHODS["momentum"].style
     assert len({look[key].light for key in ("x", "y", "momentum")}) == 3
 
 
 def test_there_are_always_colours_left():
-    panel = panel_of(*(Series(str(i), [0], [1]) for i in range(40)), *(Series(m, [0], [1]) for m in METHOD_STYLE))
-    assert len(styles([panel])) == 40 + len(METHOD_STYLE)
+    panel = panel_of(*(Series(str(i), [0], [1]) for i in range(40)), *(Series(m, [0], [1]) for m in METHODS))
+    assert len(styles([panel])) == 40 + len(METHODS)
 
 
 def test_divergences_stand_in_the_legend_where_panels_agree_and_at_the_panel_where_not():
@@ -186,7 +188,7 @@ def test_what_is_drawn_is_what_was_given():
     solid, dashed = axes.lines[:2]
     np.testing.assert_array_equal(solid.get_ydata(), panel.series[0].y)
     assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
-    assert solid.get_color() == dashed.get_color() == METHOD_STYLE["momentum"].light
+    assert solid.get_color() == dashed.get_color() == METHODS["momentum"].style.light
 
 
 def test_files_are_the_same_every_time_and_settings_are_left_alone(tmp_path):
@@ -200,14 +202,13 @@ def test_files_are_the_same_every_time_and_settings_are_left_alone(tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_labels_can_be_set_and_markers_have_a_name_on_screen(method):
-    assert "\u0302" not in mathtext(METHODS[method])
-    assert METHOD_STYLE[method].marker in SYMBOLS
+    assert "\u0302" not in mathtext(METHODS[method].label)
+    assert METHODS[method].style.marker in SYMBOLS
 
 
 def test_a_method_has_one_label_everywhere():
     series = Series("full", [0], [1], method="full")
-    assert method_label("full") == label(series) == METHODS["full"] == "μ̂"
-    assert set(METHOD_STYLE) == set(METHODS)
+    assert label("full") == series_label(series) == METHODS["full"].label == "μ̂"
 
 
 def test_a_chart_holds_the_same_numbers():
@@ -226,7 +227,7 @@ def test_a_chart_holds_the_same_numbers():
 def test_a_table_keeps_both_ends():
     series = Series("a", list(range(100)), list(range(100, 200)))
     table = panel_table(panel_of(series, Series("b", [99], [math.inf])))
-    assert table.thinned and len(table.rows) == ROWS
+    assert table.thinned and len(table.rows) == MAX_ROWS
     assert table.rows[0] == ["0", "100", "–"]
     assert table.rows[-1] == ["99", "199", "∞"]
 
@@ -263,7 +264,7 @@ def test_the_markdown_has_every_claim_and_links_that_lead_somewhere(written):
         assert (written / target).exists(), target
     for anchor in re.findall(r"\]\(#([^)]+)\)", text):
         assert f"\n### {anchor}\n" in text
-    assert "What was cut: Half the seeds." in text
+    assert "Reduced: Half the seeds." in text
     assert r"\<overlap> & cross" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {11}

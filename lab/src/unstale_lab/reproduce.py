@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .experiment import SCALES, Run, Scale, unique
 from .figures import FIGURES, find
-from .figures.base import Figure
+from .figures.figure import Figure
 from .mistakes import UserError
 from .store import Store
 from .summary import Summary

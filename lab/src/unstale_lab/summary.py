@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .experiment import Scale
-from .figures.base import Comparison, Panel, Series, Verdict
+from .figures.figure import Comparison, Panel, Series, Verdict
 from .mistakes import UserError
 
 
