@@ -68,7 +68,7 @@ def _memory(method: str, records: Sequence[Record]) -> Finding:
     more = [record.numbers_kept / (of(record.parameters) + displacement * record.parameters) - 1 for record in own]
     expected = f"{formula} + n" if displacement else formula
     buffer = f" (up to {100 * max(more):.0f} % extra, for a buffer of samples to merge into a large matrix)"
-    measured = f"{label(method)} stores {counts} elements{buffer if max(more) > 0 else ''}"
+    measured = f"Elements stored by {label(method)}: {counts}{buffer if max(more) > 0 else ''}"
     return Finding(measured, f"{expected} elements", decide(min(more) >= 0 and max(more) <= MAX_EXTRA_MEMORY))
 
 
@@ -76,7 +76,7 @@ def _backward_passes(method: str, records: Sequence[Record]) -> Finding:
     passes = max(record.backward_passes for record in select(records, method=method))
     allowed = 1 if method == "momentum" else PAPER_BACKWARD_PASSES
     fewer = " (the batch gradient is a sum of the per-sample gradients)" if passes < allowed else ""
-    measured = f"{label(method)} makes {passes} backward passes per step{fewer}"
+    measured = f"Backward passes per step of {label(method)}: {passes}{fewer}"
     return Finding(measured, f"at most the paper's {allowed}", decide(passes <= allowed))
 
 
