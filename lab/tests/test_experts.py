@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from unstale_lab import experts
 from unstale_lab.experts import TASKS, keep_values, score, train, train_and_save
 from unstale_lab.mistakes import UserError
-from unstale_lab.problems import REPLAYS, control, policies, replay
+from unstale_lab.problems import REPLAYS, environment, policies, replay
 from unstale_lab.problems.kept_values import values_path
 from unstale_lab.problems.policies import Expert, expert_path, load_expert
 from unstale_lab.problems.replay import Replay
@@ -45,7 +45,7 @@ def quick_training(monkeypatch):
 
 @pytest.fixture
 def few_values(monkeypatch):
-    monkeypatch.setattr(control, "EPISODES", 8)
+    monkeypatch.setattr(environment, "PARALLEL_EPISODES", 8)
     monkeypatch.setattr(replay, "TRANSITIONS", 500)
     monkeypatch.setitem(REPLAYS, "cartpole", partial(Replay, TASK, states=8, rollouts=4))
 

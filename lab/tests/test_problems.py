@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from unstale_lab.mistakes import UserError
-from unstale_lab.problems import PROBLEMS, acrobot, cartpole, control, load, mountain_car, regression, replay
+from unstale_lab.problems import PROBLEMS, acrobot, cartpole, environment, load, mountain_car, regression, replay
 from unstale_lab.problems.base import Transitions, seeded
-from unstale_lab.problems.control import Episodes, at_times_random, look_ahead, play, true_values
-from unstale_lab.problems.mountain_car import MountainCar, OnlineMountainCar, along
+from unstale_lab.problems.environment import Episodes, n_step_transitions, rollout, true_values, with_random_actions
+from unstale_lab.problems.mountain_car import MountainCar, OnlineMountainCar, push_along_velocity
 from unstale_lab.problems.replay import Replay
 
 GYMNASIUM = {"mountain_car": "MountainCar-v0", "acrobot": "Acrobot-v1", "cartpole": "CartPole-v1"}
@@ -44,7 +44,7 @@ def random_states(name: str, count: int) -> torch.Tensor:
 
 @pytest.fixture
 def small_buffers(monkeypatch):
-    monkeypatch.setattr(control, "EPISODES", 32)
+    monkeypatch.setattr(environment, "PARALLEL_EPISODES", 32)
     monkeypatch.setattr(replay, "TRANSITIONS", 2000)
 
 
@@ -75,11 +75,11 @@ def test_a_step_is_gymnasiums(name):
 def test_episodes_are_gymnasiums(name):
     """Whole episodes of random actions, step after step, to a termination or to 500 steps."""
     task, env = TASKS[name], make(name)
-    numbers = seeded("episodes", name)
-    actions = torch.randint(task.actions, (500, 4), generator=numbers)
+    generator = seeded("episodes", name)
+    actions = torch.randint(task.actions, (500, 4), generator=generator)
     time = iter(actions)
-    start = task.start(4, numbers)
-    episodes = play(replace(task, limit=500), lambda _: next(time), start)
+    start = task.start(4, generator)
+    episodes = rollout(replace(task, max_episode_steps=500), lambda _: next(time), start)
     for i in range(4):
         put(env, start[i])
         for t in range(episodes.length[i]):
@@ -100,7 +100,7 @@ def test_what_the_network_sees_is_scaled(name):
 
 def test_raw_mountain_car_is_the_same_but_for_scale():
     scaled, raw = (load(name).stream(3, 8, 2)(5) for name in ("mountain_car_scaled", "mountain_car"))
-    torch.testing.assert_close(mountain_car.scaled(raw.state.double()).float(), scaled.state)
+    torch.testing.assert_close(mountain_car.normalize(raw.state.double()).float(), scaled.state)
     torch.testing.assert_close(raw.reward, scaled.reward)
     assert raw.state[..., 1].abs().max() <= 0.07
 
@@ -117,7 +117,7 @@ def test_acrobot_is_truncated_where_gymnasium_truncates_it_and_bootstraps_there(
     env = make("acrobot")
     env.reset(seed=0)
     steps = next(t for t in range(1, 1000) if env.step(1)[3])
-    episodes = play(acrobot.TASK, lambda seen: torch.ones(len(seen), dtype=torch.long), torch.zeros(1, 4))
+    episodes = rollout(acrobot.TASK, lambda seen: torch.ones(len(seen), dtype=torch.long), torch.zeros(1, 4))
     assert episodes.length.item() == steps == 500
     discount = episodes.transitions(gamma=0.99, n_step=3).discount
     torch.testing.assert_close(discount[-3:], torch.tensor([0.99**3, 0.99**2, 0.99]))
@@ -137,7 +137,7 @@ def test_cartpole_terminates_where_gymnasium_truncates_it():
         steps += 1
     assert truncated and steps == 500
     policy = lambda seen: torch.tensor([balance((row * cartpole.SCALE).numpy()) for row in seen])  # noqa: E731
-    episodes = play(cartpole.TASK, policy, torch.zeros(1, 5))
+    episodes = rollout(cartpole.TASK, policy, torch.zeros(1, 5))
     assert episodes.length.item() == 500 and episodes.terminated.item()
     assert episodes.transitions(gamma=0.99, n_step=3).discount[-3:].tolist() == [0, 0, 0]
 
@@ -166,7 +166,7 @@ def test_n_steps_of_mountain_car_are_gymnasiums():
 
 @pytest.mark.parametrize("n_step", [1, 3, 7])
 def test_n_steps_within_recorded_episodes(n_step):
-    """Against a loop over each episode, with numbers that tell which step they belong to."""
+    """Against a loop over each episode, with rewards and states that identify their step."""
     gamma, length, terminated = 0.9, [5, 1, 4], [True, True, False]
     state = torch.arange(18.0).reshape(3, 6, 1)
     reward = torch.rand(3, 5, generator=seeded("rewards"))
@@ -232,7 +232,7 @@ def test_online_transitions_follow_one_another():
     follows = (found.next_state[:-1] == found.state[1:]).all(-1)
     assert torch.equal(follows, ~over[:-1])
     # Fresh states are uniform: mean 0 and variance 1/3 once scaled.
-    fresh = mountain_car.scaled(found.state[1:][over[:-1]].double())
+    fresh = mountain_car.normalize(found.state[1:][over[:-1]].double())
     assert len(fresh) > 500
     torch.testing.assert_close(fresh.mean(0), torch.zeros(2), atol=0.06, rtol=0)
     torch.testing.assert_close(fresh.var(0), torch.full((2,), 1 / 3), atol=0.04, rtol=0)
@@ -255,7 +255,7 @@ def test_a_buffer_holds_what_terminates():
 
 
 def test_a_fifth_of_cartpoles_actions_is_random():
-    policy = at_times_random(lambda seen: torch.zeros(len(seen), dtype=torch.long), cartpole.TASK, seeded("random"))
+    policy = with_random_actions(lambda seen: torch.zeros(len(seen), dtype=torch.long), cartpole.TASK, seeded("random"))
     assert policy(torch.zeros(50_000, 5)).double().mean().item() == pytest.approx(0.1, abs=0.006)
 
 
@@ -277,7 +277,7 @@ def test_values_of_mountain_car_are_sums_of_gymnasiums_rewards():
 
 def test_every_episode_of_mountain_car_terminates():
     start = mountain_car.start(20_000, seeded("starts"))
-    assert (look_ahead(mountain_car.TASK, along, start, 200).discount == 0).all()
+    assert (n_step_transitions(mountain_car.TASK, push_along_velocity, start, 200).discount == 0).all()
 
 
 def test_the_grid_of_mountain_car():

@@ -16,7 +16,9 @@ from torch import Tensor
 from .mistakes import UserError
 from .problems import REPLAYS, acrobot, cartpole
 from .problems.base import seeded
-from .problems.control import Task, at_times_random, play
+from .problems.environment import Task
+from .problems.environment import rollout as play
+from .problems.environment import with_random_actions as at_times_random
 from .problems.policies import Expert, expert_path, making_of, save_expert, shapes
 
 TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from .base import ValueSet
-from .control import Task
+from .environment import Task
 from .policies import Expert, making_of
 from .tensor_file import TensorFile
 

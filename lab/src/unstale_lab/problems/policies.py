@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from .control import Task
+from .environment import Task
 from .tensor_file import TensorFile
 
 DIRECTORY = Path(__file__).parent / "experts"
