@@ -112,12 +112,12 @@ def test_targets_missed_are_on_the_page():
     result = dict(machine={**about, "gymnasium": "1"}, command="run", quick=False, seconds=1.0, summary=found)
     met = {target.what: target.met for target in benchmark.targets(found)}
     assert met == {
-        "momentum, times the runs per hour, 2 cores against one loop": True,
-        "momentum, times the runs per hour, core for core": True,
-        "diagonal, times the runs per hour, 2 cores against one loop": False,
-        "diagonal, times the runs per hour, core for core": False,
-        "whole figure, times the runs per hour, 2 cores against one loop": False,
-        "whole figure, times the runs per hour, core for core": False,
+        "momentum, speed-up in runs per hour, 2 cores vs one loop": True,
+        "momentum, speed-up in runs per hour, per core": True,
+        "diagonal, speed-up in runs per hour, 2 cores vs one loop": False,
+        "diagonal, speed-up in runs per hour, per core": False,
+        "whole figure, speed-up in runs per hour, 2 cores vs one loop": False,
+        "whole figure, speed-up in runs per hour, per core": False,
         "whole figure, minutes on 2 cores": False,
     }
     assert benchmark.page({**result, "cells": CELLS}).count("**not met**") == 5
