@@ -1,4 +1,4 @@
-"""Which steps are made, recorded and replayed; and on a GPU, that replayed steps are the steps they stand for."""
+"""Which steps run eagerly, are captured or replayed; and on a GPU, that replayed steps match eager ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def advance(fake):
     return GraphStepper(fake.step, steps_per_graph=4, backend=fake)
 
 
-def test_the_first_steps_are_made_then_some_recorded_once_and_replayed_ever_after(fake, advance):
+def test_first_steps_run_eagerly_then_the_graph_is_replayed(fake, advance):
     advance(12)
     assert fake.log == [*["step"] * 4, "capture at 4", "replay", "replay"]
     advance(8)
@@ -70,7 +70,7 @@ def test_the_first_steps_are_made_then_some_recorded_once_and_replayed_ever_afte
     assert fake.made == 20
 
 
-def test_a_first_call_of_one_recordings_length_makes_each_step_once(fake, advance):
+def test_first_call_of_one_graph_length(fake, advance):
     advance(4)
     assert fake.made == 4 and "replay" not in fake.log
     advance(4)
@@ -78,13 +78,13 @@ def test_a_first_call_of_one_recordings_length_makes_each_step_once(fake, advanc
 
 
 @pytest.mark.parametrize("counts", [[3, 3, 3], [1, 6, 2]])
-def test_numbers_that_are_no_multiple_are_made_one_by_one(fake, advance, counts):
+def test_other_step_counts_run_eagerly(fake, advance, counts):
     for count in counts:
         advance(count)
     assert fake.log == ["step"] * sum(counts)
 
 
-def test_recordings_and_replays_begin_at_multiples_only(fake, advance):
+def test_captures_and_replays_start_at_multiples(fake, advance):
     advance(2)
     advance(8)  # a multiple, but from 2
     assert fake.log == ["step"] * 10
@@ -100,18 +100,20 @@ def test_recordings_and_replays_begin_at_multiples_only(fake, advance):
 
 
 @pytest.mark.parametrize("counts", [[4, 12, 3], [5, 4, 3, 8, 16], [40], [7, 1, 8, 8], [0, 4, 0, 8]])
-def test_as_many_steps_are_made_as_asked_for(fake, advance, counts):
+def test_number_of_steps(fake, advance, counts):
     for count in counts:
         advance(count)
     assert fake.made == sum(counts)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("width", [7, 48])  # the second has a matrix so large that samples wait before they are merged
+@pytest.mark.parametrize(
+    "width", [7, 48]
+)  # the matrix of the second is so large that samples are merged every tenth step
 @pytest.mark.parametrize("method", METHODS)
-def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, monkeypatch):
+def test_replayed_steps_match_eager_steps_on_gpu(method, width, monkeypatch):
     changes = dict(corrected_layers=(0, 2)) if method.startswith("layers") else {}
-    # 1,030 steps: chunks of 20, and a last one of 10; the frozen network is copied within recordings.
+    # 1,030 steps: chunks of 20 and a last one of 10; the target network is copied within graphs.
     runs = grid(
         method=method, seed=[3, 5], alpha=[0.05, 0.2], width=width, layers=3, batch=3, steps=1030,
         precision="float64", **changes,
@@ -130,7 +132,7 @@ def test_recorded_steps_on_a_gpu_are_the_steps_made_one_by_one(method, width, mo
             np.testing.assert_allclose(curve, other.curves[name], rtol=1e-7)
 
 
-def test_a_stopwatch_does_not_count_what_a_gpu_begins_with(monkeypatch):
+def test_timer_skips_warmup_on_gpu(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(step_timer.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
