@@ -42,7 +42,7 @@ def _with_disagreement(records: Sequence[Record], kind: str) -> list[Record]:
     curves = [np.asarray(record.curves[COSINE_CURVES[kind]], dtype=float) for record in records]
     # Rounding makes some cosines slightly larger than 1.
     disagreements = [np.where(np.isinf(curve), np.inf, np.clip(1 - curve, 0, None)) for curve in curves]
-    return [replace(record, curves={kind: own}) for record, own in zip(records, disagreements, strict=True)]
+    return [replace(record, curves={kind: curve}) for record, curve in zip(records, disagreements, strict=True)]
 
 
 def _to_cosine(series: Series) -> Series:

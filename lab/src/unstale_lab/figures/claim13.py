@@ -97,11 +97,13 @@ def _verdict(records: Sequence[Record], reading: str) -> Verdict:
 
 
 def _cosine(records: Sequence[Record], kind: str) -> dict[str, Array]:
-    return {m: 1 - clip_errors(own, MAX_DISAGREEMENT) for m, own in mean_disagreement(records, 0.5, kind=kind).items()}
+    return {
+        m: 1 - clip_errors(values, MAX_DISAGREEMENT) for m, values in mean_disagreement(records, 0.5, kind=kind).items()
+    }
 
 
 def _describe_cosines(cosine: dict[str, Array]) -> str:
-    return ", ".join(f"{label(method)} {format_number(float(iqm(own)))}" for method, own in cosine.items())
+    return ", ".join(f"{label(method)} {format_number(float(iqm(values)))}" for method, values in cosine.items())
 
 
 FIGURE = Figure(

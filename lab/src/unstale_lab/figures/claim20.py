@@ -20,10 +20,10 @@ GRID = REPLAY_GRID.vary(
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = select(records, method=["second_order", "full"])
-    table = tabulate(own)
+    selected = select(records, method=["second_order", "full"])
+    table = tabulate(selected)
     [evidence] = compare_pairs(table.final(), [("second_order", "full")], table.worst_error())
-    return [make_verdict(20, [equivalent(evidence)], own, describe_final_errors(records))]
+    return [make_verdict(20, [equivalent(evidence)], selected, describe_final_errors(records))]
 
 
 FIGURE = Figure(

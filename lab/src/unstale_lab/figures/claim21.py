@@ -34,9 +34,14 @@ GRID = REPLAY_GRID.vary(
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = select(records, method="full")
+    selected = select(records, method="full")
     agreement = [
-        Panel(f"μ̂: cosine ({kind})", "steps", "cosine with the true gradient", cosine_curves(own, kind, BY_ACTIVATION))
+        Panel(
+            f"μ̂: cosine ({kind})",
+            "steps",
+            "cosine with the true gradient",
+            cosine_curves(selected, kind, BY_ACTIVATION),
+        )
         for kind in ("samples", "batches")
     ]
     errors = [
@@ -54,8 +59,11 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge stability (1 - cosine in the first tenth of the training) and final errors."""
-    own = select(records, method="full")
-    early_disagreement, table = mean_disagreement(own, end=EARLY_SHARE, by=BY_ACTIVATION), tabulate(own, BY_ACTIVATION)
+    selected = select(records, method="full")
+    early_disagreement, table = (
+        mean_disagreement(selected, end=EARLY_SHARE, by=BY_ACTIVATION),
+        tabulate(selected, BY_ACTIVATION),
+    )
     stability = compare_pairs(
         early_disagreement, [(activation, "leaky_relu") for activation in SMOOTH], MAX_DISAGREEMENT
     )
@@ -67,12 +75,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         [
             "All comparisons are for μ̂. More stable means a lower 1 - cosine in the first tenth of the training.",
             describe_iqm(early_disagreement, "1 - cosine in the first tenth (IQM)"),
-            describe_iqm(mean_disagreement(own, by=BY_ACTIVATION), "1 - cosine over the whole training (IQM)"),
-            describe_final_errors(own, BY_ACTIVATION, "Final errors (IQM)"),
+            describe_iqm(mean_disagreement(selected, by=BY_ACTIVATION), "1 - cosine over the whole training (IQM)"),
+            describe_final_errors(selected, BY_ACTIVATION, "Final errors (IQM)"),
             describe_final_errors(select(records, method="momentum"), BY_ACTIVATION, "Final errors of μ (IQM)"),
         ]
     )
-    return [make_verdict(21, findings, own, note)]
+    return [make_verdict(21, findings, selected, note)]
 
 
 FIGURE = Figure(

@@ -42,24 +42,24 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = clip_to_resolution(records)
-    [dense] = compare_by_seed(own, TRUTH, [("adam_dense", "adam")])
+    clipped = clip_to_resolution(records)
+    [dense] = compare_by_seed(clipped, TRUTH, [("adam_dense", "adam")])
     others = [
         describe_comparison(each)
-        for each in compare_by_seed(own, TRUTH, [("adam_window", "adam"), ("adam_window", "adam_dense")])
+        for each in compare_by_seed(clipped, TRUTH, [("adam_window", "adam"), ("adam_window", "adam_dense")])
     ]
     note = " ".join(
         [
-            *_warn_if_little_learned(own),
+            *_warn_if_little_learned(clipped),
             *(
-                describe_iqm(final_errors_by_method(own, curve), f"Final MSE {reference} (IQM)")
+                describe_iqm(final_errors_by_method(clipped, curve), f"Final MSE {reference} (IQM)")
                 for curve, reference in REFERENCE_NAMES.items()
             ),
             f"Beyond the paper: {'; '.join(others)}.",
-            _describe_step_times(own),
+            _describe_step_times(clipped),
         ]
     )
-    return [make_verdict(22, [better(dense), _mostly_backward(own)], own, note)]
+    return [make_verdict(22, [better(dense), _mostly_backward(clipped)], clipped, note)]
 
 
 def _warn_if_little_learned(records: Sequence[Record]) -> list[str]:
@@ -93,8 +93,8 @@ def _mostly_backward(records: Sequence[Record]) -> Finding:
 
 def _seconds(records: Sequence[Record], method: str) -> float:
     """Return the seconds of one step of all seeds batched together."""
-    own = select(records, method=method)
-    return sum(record.seconds for record in own) / own[0].run.steps
+    selected = select(records, method=method)
+    return sum(record.seconds for record in selected) / selected[0].run.steps
 
 
 def _describe_step_times(records: Sequence[Record]) -> str:

@@ -53,9 +53,9 @@ def _score(record: Record, which: str) -> Array:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = with_valid_scores(records)
+    with_scores = with_valid_scores(records)
     return [
-        Panel(f"score {when}", GAME_STEPS, "score", learning_curves(own, iqm, curve, first=1))
+        Panel(f"score {when}", GAME_STEPS, "score", learning_curves(with_scores, iqm, curve, first=1))
         for curve, when in SCORES.items()
     ]
 
@@ -82,8 +82,8 @@ def _decent(method: str, table: RunTable) -> Finding:
     if everything.shape[-1] >= MIN_SEEDS and ((everything > DECENT_SCORE).all() or (everything <= DECENT_SCORE).all()):
         outcome = "holds" if everything.min() > DECENT_SCORE else "does not hold"
     texts = [
-        f"{format_number(own.mean())} ({format_number(own.min())} to {format_number(own.max())}) {when}"
-        for when, own in scores.items()
+        f"{format_number(values.mean())} ({format_number(values.min())} to {format_number(values.max())}) {when}"
+        for when, values in scores.items()
     ]
     measured = f"{label(method)} scores {' and '.join(texts)}"
     return Finding(measured, "decent scores", outcome, float(everything.mean() / RANDOM_SCORE))

@@ -62,10 +62,10 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 def _memory(method: str, records: Sequence[Record]) -> Finding:
     formula, of = PAPER_MEMORY[method]
-    own = select(records, method=method)
+    selected = select(records, method=method)
     displacement = 0 if method == "momentum" else 1
-    counts = ", ".join(f"{record.numbers_kept:,} for n = {record.parameters:,}" for record in own)
-    more = [record.numbers_kept / (of(record.parameters) + displacement * record.parameters) - 1 for record in own]
+    counts = ", ".join(f"{record.numbers_kept:,} for n = {record.parameters:,}" for record in selected)
+    more = [record.numbers_kept / (of(record.parameters) + displacement * record.parameters) - 1 for record in selected]
     expected = f"{formula} + n" if displacement else formula
     buffer = f" (up to {100 * max(more):.0f} % extra, for a buffer of samples to merge into a large matrix)"
     measured = f"Elements stored by {label(method)}: {counts}{buffer if max(more) > 0 else ''}"

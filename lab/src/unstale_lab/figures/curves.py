@@ -65,7 +65,7 @@ def learning_curves(
         worst_error: where to clip errors for a mean; by default ``RunTable.worst_error``.
     """
     table = tabulate(records, by)
-    curves = {line: own[first:] for line, own in table.curves(curve).items()}
+    curves = {line: values[first:] for line, values in table.curves(curve).items()}
     if statistic is mean:
         curves = _clip(curves, table.worst_error(curve) if worst_error is None else worst_error)
     at = table.at[first:]
@@ -141,7 +141,7 @@ def overview_panels(records: Sequence[Record], field: str = "alpha") -> list[Pan
 
 
 def _clip(curves: dict[Line, Array], worst_error: float) -> dict[Line, Array]:
-    return {line: clip_errors(own, worst_error) for line, own in curves.items()}
+    return {line: clip_errors(values, worst_error) for line, values in curves.items()}
 
 
 def _series_fields(table: RunTable, line: Line, by: Fields) -> dict[str, Any]:

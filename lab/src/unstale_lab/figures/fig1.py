@@ -25,12 +25,12 @@ GRID = REPLAY_GRID.vary(
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    own = select(records, method=["momentum", "oracle", "full"])
-    table = tabulate(own)
+    selected = select(records, method=["momentum", "oracle", "full"])
+    table = tabulate(selected)
     oracle, full = compare_pairs(table.final(), [("oracle", "momentum"), ("full", "momentum")], table.worst_error())
     # The paper reports p ≈ 0.001 for the oracle.
     findings = [differs(oracle, threshold=0.01), close_to(oracle, MAX_SMALL_DIFFERENCE), equivalent(full)]
-    return make_verdict(1, findings, own, describe_final_errors(records), reading)
+    return make_verdict(1, findings, selected, describe_final_errors(records), reading)
 
 
 FIGURE = Figure(

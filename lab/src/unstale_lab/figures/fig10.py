@@ -49,10 +49,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     replay, online = (select(records, problem=problem) for problem in ("mountain_car", "mountain_car_online"))
     diagonal = tabulate(select(replay, method="diagonal", batch=[1, 16]), by=("batch",))
     both = {"replay": select(replay, batch=1), "online": online}
-    single = {where: tabulate(select(own, method=["oracle", "diagonal"])) for where, own in both.items()}
+    single = {where: tabulate(select(group, method=["oracle", "diagonal"])) for where, group in both.items()}
     worst = max(table.worst_error() for table in (diagonal, *single.values()))
     ends = {where: table.final() for where, table in single.items()}
-    gaps = {f"μ̂ diag / μ*, {where}": ratio(own["diagonal"], own["oracle"], worst) for where, own in ends.items()}
+    gaps = {
+        f"μ̂ diag / μ*, {where}": ratio(errors["diagonal"], errors["oracle"], worst) for where, errors in ends.items()
+    }
     by_batch = {f"batches of {batch}": errors for batch, errors in diagonal.final().items()}
     from_one = compare_pairs(by_batch, [("batches of 16", "batches of 1")], worst)
     (hurt, wider), _ = holm_corrected([*from_one, *compare_pairs(gaps, [tuple(gaps)], math.inf)])  # type: ignore[list-item]
@@ -62,12 +64,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             "The first comparison is of μ̂ diag with batches of 16 and of 1; the second is of the ratio of its error to "
             "that of μ*, with batches of 1.",
             describe_iqm(by_batch, "Final errors of μ̂ diag (IQM)"),
-            *(describe_iqm(tabulate(own).final(), f"Batches of 1, {where} (IQM)") for where, own in both.items()),
+            *(describe_iqm(tabulate(group).final(), f"Batches of 1, {where} (IQM)") for where, group in both.items()),
             f"Median ratios: {', '.join(ratios)}.",
         ]
     )
-    own = [*select(replay, method="diagonal", batch=[1, 16]), *select(replay, method="oracle", batch=1)]
-    judged = [*own, *select(online, method=["oracle", "diagonal"])]
+    from_replay = [*select(replay, method="diagonal", batch=[1, 16]), *select(replay, method="oracle", batch=1)]
+    judged = [*from_replay, *select(online, method=["oracle", "diagonal"])]
     return [make_verdict(14, [better(hurt), better(wider, relation="is below")], judged, note)]
 
 

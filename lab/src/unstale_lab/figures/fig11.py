@@ -6,7 +6,7 @@ from .fig3 import LARGEST_ALPHA, WITHOUT_LARGEST_ALPHA
 from .figure import Figure
 from .grids import REPLAY_GRID
 from .run_table import without
-from .sensitivity import panels, verdict
+from .sensitivity import judge_sensitivity, sensitivity_panels
 
 GRID = REPLAY_GRID.vary(
     paper={"beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},
@@ -21,9 +21,9 @@ FIGURE = Figure(
     settings="Mountain Car from replay; β from 0.8 to 0.999; batches of 4; MLP of 4 layers, width 8, 16 and 32; α 0.5, "
     "0.1 and 0.05; 10 seeds; 5,000 steps.",
     runs=GRID,
-    panels=lambda records: panels(records, "beta"),
+    panels=lambda records: sensitivity_panels(records, "beta"),
     judge=lambda records: [
-        verdict(15, records, "beta", "β"),
-        verdict(15, without(records, alpha=LARGEST_ALPHA), "beta", "β", WITHOUT_LARGEST_ALPHA),
+        judge_sensitivity(15, records, "beta", "β"),
+        judge_sensitivity(15, without(records, alpha=LARGEST_ALPHA), "beta", "β", WITHOUT_LARGEST_ALPHA),
     ],
 )

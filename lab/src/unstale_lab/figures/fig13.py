@@ -64,12 +64,12 @@ def runs(scale: Scale) -> list[Run]:
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     return [
-        Panel(rest.reading, "fully corrected layers", MSE, _lines(_errors(_layout(records, rest), rest)), log_y=True)
+        Panel(rest.reading, "fully corrected layers", MSE, _lines(_errors(_table(records, rest), rest)), log_y=True)
         for rest in OTHER_LAYERS
     ]
 
 
-def _layout(records: Sequence[Record], rest: OtherLayers) -> RunTable:
+def _table(records: Sequence[Record], rest: OtherLayers) -> RunTable:
     return tabulate(select(records, method=[rest.none, rest.some, "full"]), by=("method", "corrected_layers"))
 
 
@@ -107,7 +107,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _verdict(records: Sequence[Record], rest: OtherLayers) -> Verdict:
-    table = _layout(records, rest)
+    table = _table(records, rest)
     errors = _errors(table, rest)
     bottom = [(f"bottom {count}", f"top {count}") for count in BOTTOM]
     whole = [("all", "bottom 3"), ("all", "top 3")]

@@ -18,8 +18,8 @@ MIN_REDUCTION = 0.2  # relative; "much more slowly"
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge whether frozen targets have higher errors, both at the end and on average over the training."""
-    own = select(records, method=["momentum", "frozen"])
-    table = tabulate(own)
+    selected = select(records, method=["momentum", "frozen"])
+    table = tabulate(selected)
     measures = {"at the end": table.final(), "over training": table.mean_over("evaluation")}
     errors = {f"{label(method)} {when}": of for when, each in measures.items() for method, of in each.items()}
     pairs = [(f"{label('momentum')} {when}", f"{label('frozen')} {when}") for when in measures]
@@ -27,7 +27,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         better(evidence, min_reduction=MIN_REDUCTION)
         for evidence in compare_pairs(errors, pairs, table.worst_error(judged=errors))
     ]
-    return [make_verdict(12, findings, own, describe_final_errors(records), reading="Mountain Car")]
+    return [make_verdict(12, findings, selected, describe_final_errors(records), reading="Mountain Car")]
 
 
 FIGURE = Figure(

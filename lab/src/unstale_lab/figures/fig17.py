@@ -38,11 +38,11 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge speed (mean error over the training) and precision (final error of a long training)."""
-    own = select(clip_to_resolution(records), method=["adam", "adam_frozen"])
-    table = tabulate(own)
+    selected = select(clip_to_resolution(records), method=["adam", "adam_frozen"])
+    table = tabulate(selected)
     mean_errors = table.mean_over(TRUTH)
     evidence = compare_pairs(mean_errors, [("adam", "adam_frozen")], table.worst_error(TRUTH, mean_errors))
-    steps = own[0].run.steps
+    steps = selected[0].run.steps
     if steps >= MIN_STEPS_TO_JUDGE:
         evidence += compare_pairs(table.final(TRUTH), [("adam_frozen", "adam")], table.worst_error(TRUTH))
     [speed, *precision], _ = holm_corrected(evidence)
@@ -58,7 +58,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             ),
         ]
     )
-    return [make_verdict(12, findings, own, note, reading="MsPacman")]
+    return [make_verdict(12, findings, selected, note, reading="MsPacman")]
 
 
 FIGURE = Figure(

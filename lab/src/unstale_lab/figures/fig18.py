@@ -24,8 +24,8 @@ MAX_REMAINING_ERROR = 0.01  # relative to the error before the first step
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge convergence: the error falls after a tenth of the steps, and ends at 1 % of the initial error or less."""
-    own = select(records, method=PAPER_METHODS)
-    table = tabulate(own)
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
     curves = {str(line): of for line, of in table.curves().items()}
     tenth = int(np.searchsorted(table.at, table.at[-1] / 10))
     moments = {
@@ -39,7 +39,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         below(f"Final / initial error of {label(method)}", curves[method][-1] / curves[method][0], MAX_REMAINING_ERROR)
         for method in PAPER_METHODS
     ]
-    return [make_verdict(18, [*falling, *remaining], own, describe_final_errors(records))]
+    return [make_verdict(18, [*falling, *remaining], selected, describe_final_errors(records))]
 
 
 FIGURE = Figure(

@@ -43,17 +43,17 @@ PAIRS = [("momentum", "oracle"), ("diagonal", "momentum")]
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     """Return the training loss of each reading, and everything else for undamped momentum, which learns more."""
-    own = momentum_damping.select_reading(records, momentum_damping.UNDAMPED)
-    error_rates = learning_curves([_with_error_rates(record) for record in own], iqm, "evaluation accuracy")
+    selected = momentum_damping.select_reading(records, momentum_damping.UNDAMPED)
+    error_rates = learning_curves([_with_error_rates(record) for record in selected], iqm, "evaluation accuracy")
     return [
         *(
             Panel(f"training loss, {reading}", "steps", LOSS, learning_curves(some, mean, "training"), log_y=True)
             for reading in momentum_damping.READINGS
             if (some := momentum_damping.select_reading(records, reading))
         ),
-        Panel("test loss", "steps", LOSS, learning_curves(own, mean, "evaluation"), log_y=True),
+        Panel("test loss", "steps", LOSS, learning_curves(selected, mean, "evaluation"), log_y=True),
         Panel("test error rate", "steps", "error rate (IQM)", error_rates),
-        *(_by_learning_rate(own) if len({record.run.alpha for record in own}) > 1 else []),
+        *(_by_learning_rate(selected) if len({record.run.alpha for record in selected}) > 1 else []),
     ]
 
 
@@ -74,8 +74,8 @@ def _with_error_rates(record: Record) -> Record:
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
     """Judge that only the training loss of the oracle differs from momentum's; no test loss and no other method's."""
-    own = select(records, method=PAPER_SVHN_METHODS)
-    evidence, _ = holm_corrected([each for curve in LOSSES for each in _compare_losses(own, curve, PAIRS)])
+    selected = select(records, method=PAPER_SVHN_METHODS)
+    evidence, _ = holm_corrected([each for curve in LOSSES for each in _compare_losses(selected, curve, PAIRS)])
     oracle, *others = evidence
     findings = [better(oracle), *map(equivalent, others)]
     beyond = [
@@ -94,25 +94,25 @@ def _verdict(records: Sequence[Record], reading: str) -> Verdict:
             f"Beyond the paper: {'; '.join(beyond)}.",
         ]
     )
-    if not _has_learned(own):
+    if not _has_learned(selected):
         findings = [replace(finding, outcome="inconclusive") for finding in findings]
         note = f"Hardly anything was learned, so that methods cannot differ. {note}"
-    return make_verdict(2, findings, own, note, reading)
+    return make_verdict(2, findings, selected, note, reading)
 
 
 def _has_learned(records: Sequence[Record]) -> bool:
     """Return whether the training loss (IQM) of some method has fallen by a fifth."""
     table = tabulate(records)
     return any(
-        float(iqm(own[-1])) < MAX_LOSS_RATIO_IF_LEARNED * float(iqm(own[0]))
-        for own in table.curves("training").values()
+        float(iqm(values[-1])) < MAX_LOSS_RATIO_IF_LEARNED * float(iqm(values[0]))
+        for values in table.curves("training").values()
     )
 
 
 def _compare_losses(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Evidence]:
     """Compare pairs of methods; their labels name the loss."""
     table = tabulate(records)
-    losses = {f"{label(method)} ({LOSSES[curve]})": own for method, own in table.final(curve).items()}
+    losses = {f"{label(method)} ({LOSSES[curve]})": values for method, values in table.final(curve).items()}
     named = dict(zip(table.records, losses, strict=True))
     return compare_pairs(losses, [(named[a], named[b]) for a, b in pairs], table.worst_error(curve))
 

@@ -36,23 +36,23 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _different(records: Sequence[Record]) -> Verdict:
-    own = select(records, method=PAPER_METHODS)
-    table = tabulate(own)
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
     findings = [
         differs(evidence, PAPER_P_THRESHOLD) for evidence in compare_pairs(table.final(), PAIRS, table.worst_error())
     ]
     differ = combine_outcomes(finding.outcome for finding in findings) == "holds"
-    return make_verdict(3, findings, own, _note(records), lead=_describe_order(table, differ))
+    return make_verdict(3, findings, selected, _note(records), lead=_describe_order(table, differ))
 
 
 def _ordered(records: Sequence[Record], reading: str) -> Verdict:
-    own = select(records, method=PAPER_METHODS)
-    table = tabulate(own)
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
     findings = [
         better(evidence, PAPER_P_THRESHOLD)
         for evidence in compare_pairs(table.final(), PAPER_ORDER, table.worst_error())
     ]
-    return make_verdict(3, findings, own, _note(records), reading)
+    return make_verdict(3, findings, selected, _note(records), reading)
 
 
 def _note(records: Sequence[Record]) -> str:
@@ -66,7 +66,7 @@ def _note(records: Sequence[Record]) -> str:
 
 def _describe_order(table: RunTable, differ: bool) -> str:
     """Describe the order of the methods, and which one is worst."""
-    rank = {method: (float(iqm(own)), int(np.isinf(own).sum())) for method, own in table.final().items()}
+    rank = {method: (float(iqm(values)), int(np.isinf(values).sum())) for method, values in table.final().items()}
     *_, worst = ranked = sorted(rank, key=rank.__getitem__)
     difference = "All methods differ." if differ else "Not all methods are found to differ."
     order = "in" if all(rank[a] < rank[b] for a, b in PAPER_ORDER) else "not in"
@@ -83,8 +83,10 @@ def describe_divergences_at_largest(records: Sequence[Record]) -> str:
     largest = select(records, alpha=LARGEST_ALPHA)
     if not largest:
         return ""
-    counts = {label(method): np.isinf(own) for method, own in tabulate(largest).final().items()}
-    texts = ", ".join(f"{own.sum()} of {own.size} runs of {method}" for method, own in counts.items() if own.any())
+    counts = {label(method): np.isinf(values) for method, values in tabulate(largest).final().items()}
+    texts = ", ".join(
+        f"{values.sum()} of {values.size} runs of {method}" for method, values in counts.items() if values.any()
+    )
     return f"At α = {LARGEST_ALPHA}, {texts} diverged." if texts else f"At α = {LARGEST_ALPHA} no run diverged."
 
 

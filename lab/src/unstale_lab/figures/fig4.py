@@ -35,13 +35,13 @@ GRID = Grid(
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    own = select(records, method=PAPER_METHODS)
-    table = tabulate(own)
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
     *ordered, different, equal = compare_pairs(table.final(), [*PAPER_ORDER, ("full", "oracle")], table.worst_error())
     findings = [*(better(each, threshold=0.001) for each in ordered), differs(different, threshold=0.001)]
     findings.append(equivalent(equal))
     note = f"{describe_final_errors(records)} {describe_best_settings(tabulate(records).final())}"
-    return make_verdict(4, findings, own, note, reading)
+    return make_verdict(4, findings, selected, note, reading)
 
 
 FIGURE = Figure(

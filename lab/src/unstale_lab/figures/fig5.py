@@ -34,8 +34,8 @@ def by_features(records: Sequence[Record]) -> dict[str, list[Record]]:
 def panels(records: Sequence[Record]) -> list[Panel]:
     return [
         # Without step 0: the drift is 0 there, which a logarithmic axis cannot show.
-        Panel(kind, "steps", "drift of target values", learning_curves(own, iqm, "drift", first=1), log_y=True)
-        for kind, own in by_features(records).items()
+        Panel(kind, "steps", "drift of target values", learning_curves(group, iqm, "drift", first=1), log_y=True)
+        for kind, group in by_features(records).items()
     ]
 
 
@@ -46,8 +46,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     """
     curves = {
         f"{kind}, {label(method)}": drift[1:]  # the drift at step 0 is 0
-        for kind, own in by_features(records).items()
-        for method, drift in tabulate(own).curves("drift").items()
+        for kind, group in by_features(records).items()
+        for method, drift in tabulate(group).curves("drift").items()
     }
     geometric_means = {line: _geometric_mean(drift) for line, drift in curves.items()}
     arithmetic_means = {line: drift.mean(axis=0) for line, drift in curves.items()}

@@ -28,19 +28,19 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = select(records, method=["momentum", "full"])
-    table = tabulate(own)
+    selected = select(records, method=["momentum", "full"])
+    table = tabulate(selected)
     errors, worst, widths = table.final(), table.worst_error(), table.values("rbf_width")
     gap = by_level(table, ratio(errors["momentum"], errors["full"], worst), "rbf_width")
     rho = rank_correlations(levels(table, "rbf_width"), gap)
-    widest = tabulate(select(own, rbf_width=max(widths))).final()
+    widest = tabulate(select(selected, rbf_width=max(widths))).final()
     [at_widest], [p] = holm_corrected(compare_pairs(widest, [("full", "momentum")], worst), p_no_correlation(rho))
     rising = trend("Error ratio of μ to μ̂ over σ²", rho, p)
     note = " ".join(
         describe_iqm(tabulate(select(records, rbf_width=width)).final(), f"Final errors (IQM) at σ² = {width:g}")
         for width in (min(widths), max(widths))
     )
-    return [make_verdict(7, [rising, better(at_widest)], own, note)]
+    return [make_verdict(7, [rising, better(at_widest)], selected, note)]
 
 
 FIGURE = Figure(

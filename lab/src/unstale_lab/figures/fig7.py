@@ -56,14 +56,14 @@ def _lines(records: Sequence[Record]) -> list[Series]:
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge all runs together, as the paper does, and each learning rate."""
-    own = select(records, method=JUDGED_METHODS)
-    alphas = sorted({record.run.alpha for record in own}, reverse=True)
-    return [_verdict(own, ""), *(_verdict(select(own, alpha=alpha), f"α = {alpha:g}") for alpha in alphas)]
+    selected = select(records, method=JUDGED_METHODS)
+    alphas = sorted({record.run.alpha for record in selected}, reverse=True)
+    return [_verdict(selected, ""), *(_verdict(select(selected, alpha=alpha), f"α = {alpha:g}") for alpha in alphas)]
 
 
-def _verdict(own: Sequence[Record], reading: str) -> Verdict:
+def _verdict(records: Sequence[Record], reading: str) -> Verdict:
     """Judge rank correlations; diverged runs have no finite drift and are not ranked, which the note says."""
-    table = tabulate(own)
+    table = tabulate(records)
     errors, drifts = table.final(), table.mean_over("drift")
     correlations = {
         f"Error of {label(method)} over its drift": rank_correlations(
@@ -71,10 +71,10 @@ def _verdict(own: Sequence[Record], reading: str) -> Verdict:
         )
         for method in JUDGED_METHODS
     }
-    diverged = sum(record.diverged_at is not None for record in own)
-    unranked = f"{diverged} of {len(own)} runs diverged and are not ranked. " if diverged else ""
+    diverged = sum(record.diverged_at is not None for record in records)
+    unranked = f"{diverged} of {len(records)} runs diverged and are not ranked. " if diverged else ""
     note = f"{unranked}{describe_iqm(drifts, 'Mean drift (IQM)')}"
-    return make_verdict(8, trends(correlations), own, note, reading)
+    return make_verdict(8, trends(correlations), records, note, reading)
 
 
 FIGURE = Figure(

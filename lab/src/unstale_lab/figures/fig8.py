@@ -44,23 +44,24 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = select(records, method="full")
+    selected = select(records, method="full")
     close = below(
         "1 - cosine of μ̂ (samples) in the first half",
-        mean_disagreement(own, end=0.5)["full"],
+        mean_disagreement(selected, end=0.5)["full"],
         MAX_DISAGREEMENT_IF_CLOSE,
     )
     quarters = {
-        "the first quarter": mean_disagreement(own, end=0.25)["full"],
-        "the last quarter": mean_disagreement(own, 0.75)["full"],
+        "the first quarter": mean_disagreement(selected, end=0.25)["full"],
+        "the last quarter": mean_disagreement(selected, 0.75)["full"],
     }
     [falling] = compare_pairs(quarters, [("the first quarter", "the last quarter")], MAX_DISAGREEMENT)
     means = ", ".join(
-        f"{kind} {format_number(1 - float(iqm(mean_disagreement(own, kind=kind)['full'])))}" for kind in COSINE_CURVES
+        f"{kind} {format_number(1 - float(iqm(mean_disagreement(selected, kind=kind)['full'])))}"
+        for kind in COSINE_CURVES
     )
     cosines = f"The comparison is of 1 - cosine. Mean cosines of μ̂ over the training: {means}."
     note = f"{cosines} {describe_final_errors(records)}"
-    return [make_verdict(9, [close, better(falling, relation="is below")], own, note)]
+    return [make_verdict(9, [close, better(falling, relation="is below")], selected, note)]
 
 
 FIGURE = Figure(

@@ -56,17 +56,21 @@ def runs(scale: Scale) -> list[Run]:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = clip_to_resolution(records)
-    return [*error_panels(own), *measurement_panels(own)]
+    clipped = clip_to_resolution(records)
+    return [*error_panels(clipped), *measurement_panels(clipped)]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge the paper's pair against sampled returns (as the paper did) and true values, then the window correction."""
-    own = clip_to_resolution(records)
+    clipped = clip_to_resolution(records)
     return [
-        judge_against_adam(own, RETURNS, PAPER_PAIR, REFERENCE_NAMES[RETURNS], f"{SETTINGS_NOTE} {RETURNS_NOISE_NOTE}"),
-        judge_against_adam(own, TRUTH, PAPER_PAIR, REFERENCE_NAMES[TRUTH], f"{SETTINGS_NOTE} {_describe_others(own)}"),
-        judge_against_adam(own, TRUTH, WINDOW_PAIR, WINDOW_READING, describe_window_correction(own)),
+        judge_against_adam(
+            clipped, RETURNS, PAPER_PAIR, REFERENCE_NAMES[RETURNS], f"{SETTINGS_NOTE} {RETURNS_NOISE_NOTE}"
+        ),
+        judge_against_adam(
+            clipped, TRUTH, PAPER_PAIR, REFERENCE_NAMES[TRUTH], f"{SETTINGS_NOTE} {_describe_others(clipped)}"
+        ),
+        judge_against_adam(clipped, TRUTH, WINDOW_PAIR, WINDOW_READING, describe_window_correction(clipped)),
     ]
 
 

@@ -46,7 +46,7 @@ TUNED = {
     "adam_frozen": 2e-4,
 }
 JUDGED_METHODS = ["adam", "adam_diagonal_literal", "adam_window"]
-TUNING = MS_PACMAN_GRID.vary(
+SEARCH_GRID = MS_PACMAN_GRID.vary(
     paper={"method": list(TUNED), "beta": BETA, "alpha": RATES, "seed": TUNING_SEEDS, "steps": 20_000},
     quick={"method": JUDGED_METHODS, "steps": 5_000},
     smoke={"alpha": RATES[:2], "steps": 10},
@@ -56,7 +56,7 @@ TUNED_SUFFIX = "learning rates tuned"
 
 def runs(scale: Scale) -> list[Run]:
     """Return the runs of the search and, except at the scale "quick", runs at the chosen learning rates."""
-    return [*TUNING(scale), *(run for method in TUNED if scale != "quick" for run in tuned_runs(method, scale))]
+    return [*SEARCH_GRID(scale), *(run for method in TUNED if scale != "quick" for run in tuned_runs(method, scale))]
 
 
 def tuned_runs(method: str, scale: Scale) -> list[Run]:
@@ -81,29 +81,33 @@ def best_rates(records: Sequence[Record]) -> dict[str, float]:
     """Return the learning rate with the lowest final error against true values in the search, per method."""
     table = tabulate(search_records(records))
     rates = table.values("alpha")
-    return {method: rates[int(np.argmin(own.mean(axis=1)))] for method, own in table.final(TRUTH).items()}
+    return {method: rates[int(np.argmin(errors.mean(axis=1)))] for method, errors in table.final(TRUTH).items()}
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = tuned_records(records)
+    selected = tuned_records(records)
     searched = sensitivity_curves(search_records(records), "alpha", iqm, curve=TRUTH)
     return [
-        *error_panels(own),
+        *error_panels(selected),
         Panel("learning-rate search, final error", AXIS_LABELS["alpha"], MSE, searched, log_x=True, log_y=True),
-        *(measurement_panels(own) if _is_measured(own) else []),
+        *(measurement_panels(selected) if _is_measured(selected) else []),
     ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge as in figure 9."""
-    own, chosen = tuned_records(records), _describe_choice(records)
-    more = describe_window_correction(own) if _is_measured(own) else _describe_largest_rate(records)
+    selected, chosen = tuned_records(records), _describe_choice(records)
+    more = describe_window_correction(selected) if _is_measured(selected) else _describe_largest_rate(records)
     return [
         judge_against_adam(
-            own, RETURNS, PAPER_PAIR, f"{REFERENCE_NAMES[RETURNS]}, {TUNED_SUFFIX}", f"{chosen} {RETURNS_NOISE_NOTE}"
+            selected,
+            RETURNS,
+            PAPER_PAIR,
+            f"{REFERENCE_NAMES[RETURNS]}, {TUNED_SUFFIX}",
+            f"{chosen} {RETURNS_NOISE_NOTE}",
         ),
-        judge_against_adam(own, TRUTH, PAPER_PAIR, f"{REFERENCE_NAMES[TRUTH]}, {TUNED_SUFFIX}", chosen),
-        judge_against_adam(own, TRUTH, WINDOW_PAIR, f"{WINDOW_READING}, {TUNED_SUFFIX}", more),
+        judge_against_adam(selected, TRUTH, PAPER_PAIR, f"{REFERENCE_NAMES[TRUTH]}, {TUNED_SUFFIX}", chosen),
+        judge_against_adam(selected, TRUTH, WINDOW_PAIR, f"{WINDOW_READING}, {TUNED_SUFFIX}", more),
     ]
 
 
@@ -130,9 +134,9 @@ def _describe_choice(records: Sequence[Record]) -> str:
             f"The methods are compared at the learning rates {_rates(TUNED)}, but the search chose {_rates(found)}."
         )
     tried = {record.run.alpha for record in search_records(records)}
-    at_the_end = [label(method) for method, rate in found.items() if rate in (min(tried), max(tried))]
-    beyond = f" The best rate of {' and '.join(at_the_end)} is at an end of the range tried and may lie outside."
-    return chosen + (beyond if at_the_end else "") + _selection_bias_note(records)
+    at_range_end = [label(method) for method, rate in found.items() if rate in (min(tried), max(tried))]
+    beyond = f" The best rate of {' and '.join(at_range_end)} is at an end of the range tried and may lie outside."
+    return chosen + (beyond if at_range_end else "") + _selection_bias_note(records)
 
 
 def _selection_bias_note(records: Sequence[Record]) -> str:

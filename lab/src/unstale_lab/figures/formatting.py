@@ -129,7 +129,7 @@ def format_duration(seconds: float) -> str:
 
 def describe_iqm(errors: Mapping[str, Array], title: str = "Final errors (IQM)") -> str:
     """List the interquartile mean of each line, and its diverged runs."""
-    each = [f"{label(line)} {format_number(float(iqm(own)))}{_diverged(own)}" for line, own in errors.items()]
+    each = [f"{label(line)} {format_number(float(iqm(values)))}{_diverged(values)}" for line, values in errors.items()]
     return f"{title}: {', '.join(each)}."
 
 
@@ -149,5 +149,5 @@ def describe_final_errors(
 
 def describe_best_settings(errors: Mapping[str, Array]) -> str:
     """List the errors of each method at its best setting, which other seeds select."""
-    chosen = {method: best_setting(own)[1][None, :] for method, own in errors.items()}
+    chosen = {method: best_setting(values)[1][None, :] for method, values in errors.items()}
     return describe_iqm(chosen, "Best setting, selected on other seeds")

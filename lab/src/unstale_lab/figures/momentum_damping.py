@@ -23,9 +23,9 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     """Return, for each reading, learning curves and divergence rates (or, if no run diverged, sensitivity to α)."""
     found = []
     for reading in READINGS:
-        own = select_reading(records, reading)
-        found += learning_panels(own, reading)
-        found += divergence_panels(own, "alpha", reading) or [sensitivity_panel(own, "alpha", prefix=reading)]
+        selected = select_reading(records, reading)
+        found += learning_panels(selected, reading)
+        found += divergence_panels(selected, "alpha", reading) or [sensitivity_panel(selected, "alpha", prefix=reading)]
     return found
 
 
@@ -38,6 +38,6 @@ def judge_readings(verdict: Callable[[Sequence[Record], str], Verdict]) -> Calla
 
     def judge(records: Sequence[Record]) -> list[Verdict]:
         by_reading = {reading: select_reading(records, reading) for reading in READINGS}
-        return [verdict(own, READING_NAMES[reading]) for reading, own in by_reading.items() if own]
+        return [verdict(group, READING_NAMES[reading]) for reading, group in by_reading.items() if group]
 
     return judge

@@ -53,8 +53,8 @@ def _panels(records: Sequence[Record]) -> list[Panel]:
     groups = [("", _matching(several, one)), (", one-step", one)]
     lines = [
         replace(line, label=f"{label(line.method)}{suffix}", dashed=bool(suffix))
-        for suffix, own in groups
-        for line in learning_curves(own, iqm)
+        for suffix, group in groups
+        for line in learning_curves(group, iqm)
     ]
     return [
         *overview_panels(several),
@@ -78,9 +78,9 @@ def _verdict(claim: int, records: Sequence[Record], reading: str) -> Verdict:
     several, one = _split(records)
     methods, single = tabulate(select(several, method=PAPER_METHODS)), tabulate(one)
     by_target = {
-        _with_target(method, target): own
+        _with_target(method, target): values
         for target, table in (("n-step", tabulate(_matching(several, one))), ("one-step", single))
-        for method, own in table.final().items()
+        for method, values in table.final().items()
     }
     target_pairs = [
         (_with_target(method, "n-step"), _with_target(method, "one-step")) for method in ("full", "momentum")

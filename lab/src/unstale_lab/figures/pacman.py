@@ -56,25 +56,25 @@ def clip_to_resolution(records: Sequence[Record]) -> list[Record]:
 
 def compare_by_seed(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Evidence]:
     """Compare final values, paired by seed only: each method has its own α and β."""
-    own = select(records, method=[method for pair in pairs for method in pair])
-    table = tabulate([replace(record, run=replace(record.run, alpha=0.0, beta=0.0)) for record in own])
+    selected = select(records, method=[method for pair in pairs for method in pair])
+    table = tabulate([replace(record, run=replace(record.run, alpha=0.0, beta=0.0)) for record in selected])
     return compare_pairs(table.final(curve), pairs, table.worst_error(curve))
 
 
 def final_errors_by_method(records: Sequence[Record], curve: str) -> dict[str, Array]:
     """Return the final values of each method, ``[settings, seeds]``."""
-    return {method: tabulate(own).final(curve)[method] for method, own in _by_method(records).items()}
+    return {method: tabulate(group).final(curve)[method] for method, group in _by_method(records).items()}
 
 
 def late_means(records: Sequence[Record], curve: str) -> dict[str, Array]:
     """Return the mean over the second half of the training, for methods that have the curve."""
-    own = _by_method(_with_curve(records, curve))
-    return {method: tabulate(some).mean_over(curve, 0.5)[method] for method, some in own.items()}
+    groups = _by_method(_with_curve(records, curve))
+    return {method: tabulate(group).mean_over(curve, 0.5)[method] for method, group in groups.items()}
 
 
 def curves_by_method(records: Sequence[Record], curve: str, first: int = 0) -> list[Series]:
     """Return a learning curve for each method that has the curve, with its own settings."""
-    return _series_by_method(_with_curve(records, curve), lambda own: learning_curves(own, iqm, curve, first=first))
+    return _series_by_method(_with_curve(records, curve), lambda group: learning_curves(group, iqm, curve, first=first))
 
 
 def error_panels(records: Sequence[Record]) -> list[Panel]:
@@ -92,10 +92,10 @@ def error_over_time_panel(records: Sequence[Record]) -> Panel:
     """Return errors over the time of all seeds batched together."""
     seeds = len({record.run.seed for record in records})
 
-    def curves(own: list[Record]) -> list[Series]:
-        seconds = sum(record.seconds for record in own)
-        steps = own[0].run.steps
-        return [replace(line, x=[seconds * x / steps for x in line.x]) for line in learning_curves(own, iqm, TRUTH)]
+    def curves(group: list[Record]) -> list[Series]:
+        seconds = sum(record.seconds for record in group)
+        steps = group[0].run.steps
+        return [replace(line, x=[seconds * x / steps for x in line.x]) for line in learning_curves(group, iqm, TRUTH)]
 
     title = f"{REFERENCE_NAMES[TRUTH]}, over time"
     return Panel(title, f"seconds ({seeds} seeds batched)", MSE, _series_by_method(records, curves), log_y=True)
@@ -104,7 +104,7 @@ def error_over_time_panel(records: Sequence[Record]) -> Panel:
 def measurement_panels(records: Sequence[Record]) -> list[Panel]:
     """Return the measurements besides errors."""
     agreement = _series_by_method(
-        _with_curve(records, "agreement of batches"), lambda own: cosine_curves(own, "batches")
+        _with_curve(records, "agreement of batches"), lambda group: cosine_curves(group, "batches")
     )
     return [
         # Without step 0: the drift is 0 there, which a logarithmic axis cannot show.
@@ -138,12 +138,12 @@ def describe_window_correction(records: Sequence[Record]) -> str:
 
 
 def _series_by_method(records: Sequence[Record], draw: Callable[[list[Record]], list[Series]]) -> list[Series]:
-    return [series for own in _by_method(records).values() for series in draw(own)]
+    return [series for group in _by_method(records).values() for series in draw(group)]
 
 
 def _by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
-    own = {method: select(records, method=method) for method in METHODS}
-    return {method: some for method, some in own.items() if some}
+    groups = {method: select(records, method=method) for method in METHODS}
+    return {method: group for method, group in groups.items() if group}
 
 
 def _with_curve(records: Sequence[Record], curve: str) -> list[Record]:

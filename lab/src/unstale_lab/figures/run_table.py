@@ -66,7 +66,7 @@ class RunTable:
         """
         chosen = self.final(name) if judged is None else judged
         arrays = [*(curves[0] for curves in self.curves(name).values()), *chosen.values()]
-        return max(float(own[np.isfinite(own)].max(initial=0.0)) for own in arrays)
+        return max(float(array[np.isfinite(array)].max(initial=0.0)) for array in arrays)
 
     def values(self, field: str) -> list[Any]:
         """Return the value of a field of ``Run`` for every setting."""
@@ -89,15 +89,15 @@ def tabulate(records: Sequence[Record], by: Fields = ("method",)) -> RunTable:
     cells = {cell for line in found.values() for cell in line}
     # Sorted, so that nothing depends on the order in which runs were made.
     settings, seeds = (sorted(set(column)) for column in zip(*cells, strict=True))
-    for line, own in found.items():
-        if len(own) != len(settings) * len(seeds):
-            raise ValueError(f"{line} has {len(own)} runs of {len(settings) * len(seeds)}: lines must be paired")
+    for line, runs in found.items():
+        if len(runs) != len(settings) * len(seeds):
+            raise ValueError(f"{line} has {len(runs)} runs of {len(settings) * len(seeds)}: lines must be paired")
     return RunTable(
         [Run(**dict(zip(shared, setting, strict=True))) for setting in settings],
         np.asarray(records[0].at, dtype=float),
         {
-            line: [[own[setting, seed] for seed in seeds] for setting in settings]
-            for line, own in sorted(found.items(), key=_sort_key)
+            line: [[runs[setting, seed] for seed in seeds] for setting in settings]
+            for line, runs in sorted(found.items(), key=_sort_key)
         },
     )
 

@@ -16,8 +16,10 @@ from .run_table import RunTable, select, tabulate
 from .trends import MIN_LEVELS, by_level, levels, rank_correlations, ratio
 from .verdicts import SIGNIFICANCE_LEVEL, Finding, confidence_interval, decide, make_verdict
 
+MAX_DIVERGENCE_RATE = 0.25  # values of the field at which a method diverges more often are left out of the test
 
-def panels(records: Sequence[Record], field: str) -> list[Panel]:
+
+def sensitivity_panels(records: Sequence[Record], field: str) -> list[Panel]:
     """Return errors and divergence rates over the field."""
     return [
         sensitivity_panel(records, field, mean),
@@ -26,10 +28,7 @@ def panels(records: Sequence[Record], field: str) -> list[Panel]:
     ]
 
 
-MAX_DIVERGENCE_RATE = 0.25  # values of the field at which a method diverges more often are left out of the test
-
-
-def verdict(claim: int, records: Sequence[Record], field: str, symbol: str, reading: str = "") -> Verdict:
+def judge_sensitivity(claim: int, records: Sequence[Record], field: str, symbol: str, reading: str = "") -> Verdict:
     """Judge whether methods depend on the field in different ways.
 
     This holds if the ratio of the errors of μ and μ̂ differs between the values of the field: Friedman's test over
@@ -46,9 +45,9 @@ def verdict(claim: int, records: Sequence[Record], field: str, symbol: str, read
     """
     table = tabulate(records)
     values = levels(table, field).ravel()
-    errors = {method: by_level(table, own, field) for method, own in table.final().items()}
+    errors = {method: by_level(table, final, field) for method, final in table.final().items()}
     others = [_ratio_change(table, errors, method, values, symbol).text for method in ("oracle", "diagonal")]
-    described = [_describe_range(method, own, values, symbol) for method, own in errors.items()]
+    described = [_describe_range(method, by_value, values, symbol) for method, by_value in errors.items()]
     return make_verdict(
         claim,
         [_ratio_change(table, errors, "full", values, symbol)],
@@ -70,7 +69,7 @@ def _ratio_change(table: RunTable, errors: dict[str, Array], method: str, values
     """
     a, b = errors["momentum"], errors[method]
     kept = np.array(
-        [max(divergence_rate(own)[0] for own in level) <= MAX_DIVERGENCE_RATE for level in zip(a, b, strict=True)]
+        [max(divergence_rate(runs)[0] for runs in level) <= MAX_DIVERGENCE_RATE for level in zip(a, b, strict=True)]
     )
     quantity = f"Error ratio of μ to {label(method)} over {symbol}"
     statement = f"the ratio changes with {symbol}"

@@ -96,7 +96,7 @@ def compare_pairs(errors: Mapping[str, Array], pairs: Iterable[tuple[str, str]],
         worst_error: what a diverged run counts as.
     """
     comparisons = compare_all(errors, list(pairs), worst_error, resamples=RESAMPLES)
-    finite = {line: clip_errors(own, worst_error) for line, own in errors.items()}
+    finite = {line: clip_errors(values, worst_error) for line, values in errors.items()}
     return [_evidence(comparison, finite[comparison.a], finite[comparison.b]) for comparison in comparisons]
 
 
