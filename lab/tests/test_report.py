@@ -130,7 +130,7 @@ def test_readings_of_a_claim_from_different_figures():
 def test_describe_results_counts_verdicts():
     records = claim_records(lab_samples.summaries())
     assert describe_results(records).startswith(
-        "Of the paper's 25 claims, 4 are measured: 2 hold, 1 does not hold, and 1 is inconclusive. 21 are not run."
+        "Of the paper's 25 claims, 4 are measured here: 2 hold, 1 does not hold, and 1 is inconclusive. 21 are not run."
     )
     assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
 

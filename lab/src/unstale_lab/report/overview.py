@@ -29,7 +29,7 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
         return f"None of the paper's {len(records)} claims has been measured yet."
     scales = sorted({str(r["scale"]) for r in records if r["scale"]})
     sentences = [
-        f"Of the paper's {len(records)} claims, {measured} {_is_or_are(measured)} measured: "
+        f"Of the paper's {len(records)} claims, {measured} {_is_or_are(measured)} measured here: "
         f"{counts['holds']} {'holds' if counts['holds'] == 1 else 'hold'}, {counts['does not hold']} "
         f"{'does' if counts['does not hold'] == 1 else 'do'} not hold, and {counts['inconclusive']} "
         f"{_is_or_are(counts['inconclusive'])} inconclusive.",
