@@ -1,10 +1,10 @@
-"""What steps of MsPacman's figures cost in the laboratory's engine, beside Adam's; and how fast games are played.
+"""Step time and memory of the MsPacman figures in the laboratory's engine, relative to Adam; and emulator speed.
 
     PYTHONPATH=src python benchmarks/pictures.py --device cuda
 
-Steps as the engine makes them: on a GPU recorded once as a graph and replayed, so that what is measured is work and not
-the launching of it. Pictures are noise: a step costs the same whatever is on them. Results go to
-``results/pictures-<device>.json`` and ``.md``.
+Steps are made as in the engine: on a GPU by replaying a CUDA graph, so that kernel launches do not dominate. The images
+are noise, because the time of a step does not depend on them. Results go to ``results/pictures-<device>.json`` and
+``.md``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from pathlib import Path
 import numpy as np
 import torch
 from machine import describe
-from timing import Timing, interleaved
+from timing import Timing, time_interleaved
 
 from unstale_lab import problems
-from unstale_lab.engine.training import Training, stepper
+from unstale_lab.engine.training import Training, make_stepper
 from unstale_lab.experiment import Run
-from unstale_lab.precision import products
+from unstale_lab.precision import matmul_precision
 from unstale_lab.problems.base import Transitions, ValueSet, seeded
 from unstale_lab.problems.pictures import Film
 
-UNROLL = 10
+STEPS_PER_CALL = 10
 FRAMES = 2000
 METHODS = ["adam", "adam_diagonal", "adam_window", "adam_oracle", "adam_frozen"]
 SMALL_METHODS = ["adam", "adam_linearized", "adam_window", "adam_dense"]
 
 
 class Noise:
-    """Frames without a meaning, and transitions between them."""
+    """Random frames, and transitions between them."""
 
     inputs = 2
     bootstraps = True
@@ -49,13 +49,13 @@ class Noise:
         return Film(frames.to(device), newest.to(device), torch.ones_like(newest).to(device), answers=9)
 
     def stream(self, seed: int, batch: int, n_step: int) -> Callable[[int], Transitions]:
-        numbers = seeded("noise", seed)
+        generator = seeded("noise", seed)
 
         def take(count: int) -> Transitions:
-            frame, action, other = torch.randint(9 * FRAMES, (3, count, batch), generator=numbers)
+            frame, action, other = torch.randint(9 * FRAMES, (3, count, batch), generator=generator)
             state = torch.stack([frame % (FRAMES - 1), action % 9], -1)
-            following = torch.stack([frame % (FRAMES - 1) + 1, other % 9], -1)
-            return Transitions(state, (frame % 2).float(), torch.full((count, batch), 0.99), following)
+            next_state = torch.stack([frame % (FRAMES - 1) + 1, other % 9], -1)
+            return Transitions(state, (frame % 2).float(), torch.full((count, batch), 0.99), next_state)
 
         return take
 
@@ -68,41 +68,48 @@ class Noise:
 
 @dataclass(frozen=True)
 class Cell:
+    """One row of the table."""
+
     network: str
     precision: str
     side_by_side: int
     method: str
     parameters: int
-    timing: Timing  # of a step of all runs together
-    ratio: float  # to Adam's, all else being equal
-    extra_mib: float  # the most that tensors took, beyond what they took with Adam
+    timing: Timing  # of a step of all runs
+    ratio: float  # to the time of Adam
+    extra_mib: float  # peak memory minus that of Adam
 
 
 def measure(base: Run, methods: list[str], runs: int, device: str, seconds: float) -> list[Cell]:
+    """Time steps of several methods on ``runs`` runs."""
     steps: dict[str, Callable[[], None]] = {}
     peaks: dict[str, float] = {}
-    with products(base.precision):
-        # The first one twice: it pays for what libraries allocate once, and only its second time counts.
+    with matmul_precision(base.precision):
+        # Run the first method twice: the first time includes one-time allocations of libraries.
         for method in [methods[0], *methods]:
             gc.collect()
             before = _memory(device, reset=True)
             training = Training([replace(base, method=method, seed=seed) for seed in range(runs)], device)
-            advance = stepper(training, 0)
+            advance = make_stepper(training, 0)
 
             def step(training: Training = training, advance: Callable[[int], None] = advance) -> None:
-                training.feed.fill(UNROLL)
-                advance(UNROLL)
+                training.feed.fill(STEPS_PER_CALL)
+                advance(STEPS_PER_CALL)
 
-            for _ in range(4):  # until windows are full and graphs recorded
+            for _ in range(4):  # until windows are full and graphs captured
                 step()
             peaks[method] = _memory(device) - before
             steps[method] = step
-        times = interleaved(steps, torch.device(device), seconds)
+        times = time_interleaved(steps, torch.device(device), seconds)
     cells = []
     for method in methods:
         each = times[method]
         own = Timing(
-            each.median / UNROLL, each.low / UNROLL, each.high / UNROLL, each.turns, each.steps_per_turn * UNROLL
+            each.median / STEPS_PER_CALL,
+            each.low / STEPS_PER_CALL,
+            each.high / STEPS_PER_CALL,
+            each.turns,
+            each.steps_per_turn * STEPS_PER_CALL,
         )
         ratio = each.median / times["adam"].median
         extra = (peaks[method] - peaks["adam"]) / 2**20
@@ -121,34 +128,34 @@ def _memory(device: str, reset: bool = False) -> float:
     return torch.cuda.max_memory_allocated()
 
 
-def play(games: int, seconds: float) -> float:
-    """Steps a second of so many games side by side, at random, preprocessing included."""
+def emulator_speed(games: int, seconds: float) -> float:
+    """Return steps per second of parallel games with random actions, preprocessing included."""
     from unstale_lab.atari.games import make_games
 
-    played = make_games("ms_pacman", games, seed=0)
-    played.reset()
-    numbers = np.random.default_rng(0)
+    env = make_games("ms_pacman", games, seed=0)
+    env.reset()
+    rng = np.random.default_rng(0)
     for _ in range(10):
-        played.step(numbers.integers(0, 9, games))
+        env.step(rng.integers(0, 9, games))
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
-        played.step(numbers.integers(0, 9, games))
+        env.step(rng.integers(0, 9, games))
         steps += games
     rate = steps / (time.perf_counter() - started)
-    played.close()
+    env.close()
     return rate
 
 
-def page(about: dict, cells: list[Cell], rates: dict[int, float], command: str) -> str:
-    machine = (
-        f"{about.get('gpu', 'CPU')}, {about['cpu']}, {about['cores']} cores, torch {about['torch']}, {about['date']}"
-    )
+def page(machine_info: dict, cells: list[Cell], rates: dict[int, float], command: str) -> str:
+    """Render the results as Markdown."""
+    hardware = f"{machine_info.get('gpu', 'CPU')}, {machine_info['cpu']}, {machine_info['cores']} cores"
+    machine = f"{hardware}, torch {machine_info['torch']}, {machine_info['date']}"
     lines = [
-        "# Pictures and games",
+        "# Image networks and Atari games",
         "",
-        f"{machine}. Run: `{command}`. Medians, quartiles in brackets; steps are those of all runs side by side.",
+        f"{machine}. Run: `{command}`. Medians, with quartiles in parentheses; a step is one of all runs in the batch.",
         "",
-        "| network | precision | side by side | method | ms a step | × Adam | extra MiB |",
+        "| network | precision | runs | method | ms per step | × Adam | extra MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for c in cells:
@@ -158,7 +165,7 @@ def page(about: dict, cells: list[Cell], rates: dict[int, float], command: str) 
             f"| {1e3 * t.median:.3f} ({1e3 * t.low:.3f} to {1e3 * t.high:.3f}) | {c.ratio:.2f} | {c.extra_mib:,.0f} |"
         )
     if rates:
-        lines += ["", "| games side by side | steps a second |", "| --- | --- |"]
+        lines += ["", "| parallel games | steps per second |", "| --- | --- |"]
     lines += [f"| {games} | {rate:,.0f} |" for games, rate in rates.items()]
     return "\n".join([*lines, ""])
 
@@ -166,11 +173,11 @@ def page(about: dict, cells: list[Cell], rates: dict[int, float], command: str) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of timing, for every method")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of timing per method")
     parser.add_argument("--networks", nargs="*", default=["dqn", "small_atari"])
-    parser.add_argument("--games", nargs="*", type=int, default=[16, 128], help="how many to play side by side")
+    parser.add_argument("--games", nargs="*", type=int, default=[16, 128], help="numbers of parallel games")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     problems.PROBLEMS["noise"] = Noise
     large = Run(problem="noise", network="dqn", width=32, batch=32, beta=0.9, alpha=1e-4, steps=10_000)
     small = replace(large, network="small_atari", width=16, precision="tf32")
@@ -179,22 +186,22 @@ def main() -> None:
         (large, METHODS, 1),
         (small, SMALL_METHODS, 5),
     ]:
-        if base.network not in asked.networks:
+        if base.network not in options.networks:
             continue
-        if asked.device == "cpu":  # one run of the small network is enough to see that it works
+        if options.device == "cpu":  # one run of the small network is enough for a smoke test
             if base.network == "dqn":
                 continue
             runs = 1
-        cells += measure(base, methods, runs, asked.device, asked.seconds * len(methods))
-    rates = {games: play(games, asked.seconds) for games in asked.games}
-    about = describe(torch.device(asked.device))
-    chosen = ["--networks", *asked.networks, "--games", *map(str, asked.games), "--seconds", f"{asked.seconds:g}"]
-    command = " ".join(["PYTHONPATH=src python benchmarks/pictures.py --device", asked.device, *chosen])
-    result = {"machine": about, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / f"pictures-{asked.device}.json").write_text(json.dumps(result, indent=1))
-    text = page(about, cells, rates, command)
-    (asked.out / f"pictures-{asked.device}.md").write_text(text)
+        cells += measure(base, methods, runs, options.device, options.seconds * len(methods))
+    rates = {games: emulator_speed(games, options.seconds) for games in options.games}
+    machine_info = describe(torch.device(options.device))
+    chosen = ["--networks", *options.networks, "--games", *map(str, options.games), "--seconds", f"{options.seconds:g}"]
+    command = " ".join(["PYTHONPATH=src python benchmarks/pictures.py --device", options.device, *chosen])
+    result = {"machine": machine_info, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"pictures-{options.device}.json").write_text(json.dumps(result, indent=1))
+    text = page(machine_info, cells, rates, command)
+    (options.out / f"pictures-{options.device}.md").write_text(text)
     print(text)
 
 

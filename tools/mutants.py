@@ -78,13 +78,15 @@ MUTANTS = [
         "the bootstrap's gradient dropped (engine)", NETWORK, "torch.cat([ones, -discount], -1)", "ones.repeat(1, 2)"
     ),
     Mutant("the oracle counts batches that never were", TRAINING, "self.ages <= self.step_number", "self.ages >= 0"),
-    Mutant("diverged runs go on", TRAINING, "< DIVERGED) & (self.diverged_at < 0)", "< DIVERGED)"),
+    Mutant(
+        "diverged runs go on", TRAINING, "< DIVERGENCE_THRESHOLD) & (self.diverged_at < 0)", "< DIVERGENCE_THRESHOLD)"
+    ),
     Mutant("targets are frozen once", TRAINING, "self.method.target_every == 0", "self.method.target_every < 0"),
     Mutant(
         "drift of the next batch",
         "lab/src/unstale_lab/engine/data.py",
-        "self._present - until - self._ages",
-        "self._present - self._ages",
+        "self._position - skip - self._ages",
+        "self._position - self._ages",
     ),
     Mutant("v for u (window)", "samples.py", "return (self.tensors[1] @ d", "return (self.tensors[0] @ d"),
 ]

@@ -44,7 +44,7 @@ def quick_training(monkeypatch):
 
 @pytest.fixture
 def few_values(monkeypatch):
-    monkeypatch.setattr(environment, "EPISODES", 8)
+    monkeypatch.setattr(environment, "PARALLEL_EPISODES", 8)
     monkeypatch.setattr(replay, "TRANSITIONS", 500)
     monkeypatch.setitem(REPLAYS, "cartpole", partial(Replay, TASK, states=8, rollouts=4))
 

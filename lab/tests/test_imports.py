@@ -15,7 +15,13 @@ LAB = Path(unstale_lab.__file__).parent
 LAB_LAYERS: list[dict[str, set[str]]] = [
     {"errors": set(), "files": set(), "versions": set()},
     {"processes": set(), "checkpoint": {"torch"}, "precision": {"torch"}},
-    {"experiment": set(), "records": {"numpy"}, "statistics": {"numpy", "scipy"}, "provenance": set()},
+    {
+        "experiment": set(),
+        "methods": set(),
+        "records": {"numpy"},
+        "statistics": {"numpy", "scipy"},
+        "provenance": set(),
+    },
     {
         "problems": {"torch", "safetensors", "numpy", "scipy", "PIL"},
         "atari": {"torch", "safetensors", "numpy", "ale_py", "gymnasium"},

@@ -16,7 +16,7 @@ from torch import Tensor
 from .errors import UserError
 from .problems import REPLAYS, acrobot, cartpole
 from .problems.base import seeded
-from .problems.environment import Task, play, with_random_actions
+from .problems.environment import Task, rollout, with_random_actions
 from .problems.policies import Expert, expert_path, save_expert, shapes, training_command
 
 TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}
@@ -46,7 +46,7 @@ def score(task: Task, expert: Expert, seed: int = 0) -> float:
     """The mean return over new episodes, in the units of Gymnasium."""
     generator = seeded("score", task.name, seed)
     policy = with_random_actions(expert, task, generator)
-    return play(task, policy, task.start(SCORED_EPISODES, generator)).scores().mean().item()
+    return rollout(task, policy, task.start(SCORED_EPISODES, generator)).scores().mean().item()
 
 
 def train_and_save(problem: str, path: Path | None = None, seed: int = 0) -> dict[str, str]:
@@ -103,4 +103,4 @@ def _fitness(task: Task, candidates: Tensor, episodes: int, generator: torch.Gen
 
     policy = with_random_actions(act, task, generator)
     start = task.start(episodes, generator).repeat(count, 1)
-    return play(task, policy, start).scores().unflatten(0, (count, -1)).mean(1)
+    return rollout(task, policy, start).scores().unflatten(0, (count, -1)).mean(1)

@@ -20,7 +20,7 @@ class Run:
     """One training run. Fields with default values are not part of the id, so a new field does not change old ids."""
 
     problem: str = "mountain_car"  # a key of ``problems.PROBLEMS``
-    method: str = "momentum"  # a key of ``engine.methods.METHODS``
+    method: str = "momentum"  # a key of ``methods.METHODS``
     seed: int = 0  # of the data and of the initial weights, whatever the method
     alpha: float = 0.1
     beta: float = 0.9
@@ -35,7 +35,7 @@ class Run:
     rbf_width: float = 1.0  # σ², in units of squared grid cells
     horizon: int = 0  # of the oracle, in batches; 0 is the paper's 2 / (1-β)
     corrected_layers: tuple[int, ...] = ()  # for the method "layers": indices of fully corrected layers; 0 is the first
-    measure: tuple[str, ...] = ()  # instruments besides the errors: "drift", "agreement"
+    measure: tuple[str, ...] = ()  # keys of ``engine.measurements.MEASUREMENTS``: "drift", "agreement", ...
     precision: str = "float32"  # or "float64", or "tf32": float32 with TF32 matrix products on a GPU
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
 

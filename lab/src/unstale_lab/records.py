@@ -15,7 +15,7 @@ class Record:
 
     run: Run
     at: np.ndarray  # the steps after which it was measured, starting with 0
-    curves: dict[str, np.ndarray]  # "evaluation" and "training" errors, and instruments; ``inf`` after divergence
+    curves: dict[str, np.ndarray]  # "evaluation" and "training" errors, measurements; ``inf`` after divergence
     diverged_at: int | None
     parameters: int
     numbers_kept: int  # size of the optimizer state, without the parameters

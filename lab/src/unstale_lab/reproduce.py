@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .errors import UserError
 from .experiment import SCALES, Run, Scale, unique
 from .figures import FIGURES, find
-from .figures.base import Figure
+from .figures.figure import Figure
 from .store import Store
 from .summary import Summary
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import DataError, one_line
 from .experiment import Scale
-from .figures.base import Comparison, Panel, Series, Verdict
+from .figures.figure import Comparison, Panel, Series, Verdict
 from .files import write_file
 
 NAME = re.compile(r"[a-z0-9_]+")

@@ -15,7 +15,7 @@ import torch
 
 from ..checkpoint import Checkpoint
 from ..errors import UserError
-from ..precision import products
+from ..precision import matmul_precision
 from ..problems.policies import training_command
 from .actor import Expert, load_expert, read_metadata, save_expert
 from .ppo import PPO, Progress, Settings
@@ -42,7 +42,7 @@ def train(
     if checkpoint is not None:
         _resume(ppo, checkpoint)
     try:
-        with products("tf32"):
+        with matmul_precision("tf32"):
             for state in ppo.run():
                 progress(state)
                 if checkpoint is not None and (checkpoint.is_due or state.done == 1):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from .. import problems
+from .. import methods, problems
 from ..experiment import Run, unique
-from . import methods
-from .architectures import network_of
-from .control import is_control
-from .control import work as control_work
+from . import control_training
+from .architectures import build_network
+from .control_training import is_control
 
 # Small batches stay in the cache of a CPU, and lose little work when killed. A GPU needs large ones.
 MAX_MACS_PER_STEP = {"cpu": 1e8, "cuda": 1e11}  # multiply-adds of a batch
@@ -37,10 +36,10 @@ def cost(run: Run) -> float:
 def _work(run: Run) -> float:
     """Approximate number of multiply-adds per step."""
     if is_control(run):
-        return control_work(run)
-    network = network_of(run, problems.load(run.problem))
+        return control_training.macs_per_step(run)
+    network = build_network(run, problems.load(run.problem))
     n, method = network.size, methods.METHODS[run.method]
-    passes = 4 * run.batch * network.work * (methods.horizon(run) if method.correction == "oracle" else 1)
+    passes = 4 * run.batch * network.macs * (methods.horizon(run) if method.correction == "oracle" else 1)
     matrix = n * n * (run.batch + 8) if method.correction in ("full", "layers") else 0
     window = 3 * methods.horizon(run) * run.batch * n if method.correction == "window" else 0
     exact = n * n * run.batch * 6 if method.second_order else 0

@@ -17,7 +17,7 @@ from ..problems.base import PictureProblem
 from ..processes import Send, run_tasks
 from ..provenance import provenance
 from ..store import Store
-from .control import Control, is_control
+from .control_training import ControlTraining, is_control
 from .plan import cost, plan
 from .training import Training
 
@@ -94,7 +94,7 @@ class BatchRunner:
         """Sends progress as tuples and warnings as strings."""
         store = Store(self.store, send)
         total = sum(cost(run) for run in batch)
-        trainer = Control(batch[0], self.device) if is_control(batch[0]) else Training(batch, self.device)
+        trainer = ControlTraining(batch[0], self.device) if is_control(batch[0]) else Training(batch, self.device)
         checkpoint = Checkpoint(_checkpoint_path(batch, store), send)
         records = trainer.run(lambda steps: send((0, steps, total * steps / (len(batch) * batch[0].steps))), checkpoint)
         store.add(records, self.made | {"data": _data_fingerprint(batch[0])})

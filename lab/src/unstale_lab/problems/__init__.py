@@ -32,7 +32,11 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 
 @cache
 def load(name: str) -> Problem:
-    """The problem of that name, made once."""
+    """Return the problem of that name; it is created once per process.
+
+    Raises:
+        UserError: if there is none; the message suggests the nearest name.
+    """
     if name not in PROBLEMS:
         raise unknown("problem", name, PROBLEMS)
     return PROBLEMS[name]()

@@ -1,4 +1,4 @@
-"""What every problem gives: transitions to learn from, and states whose true values are known."""
+"""The interface of problems: streams of transitions to learn from, and states with known true values."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transitions:
-    """Samples to learn from: the target of ``V(state)`` is ``reward + discount · V(next_state)``."""
+    """Samples to learn from. The target of ``V(state)`` is ``reward + discount · V(next_state)``."""
 
     state: Tensor  # [..., inputs]
     reward: Tensor  # [...], the discounted sum of n rewards
-    discount: Tensor  # [...], γⁿ, and 0 where the episode terminated on the way
+    discount: Tensor  # [...], γⁿ; 0 if the episode terminated within n steps
     next_state: Tensor  # [..., inputs]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Transitions:
-        """The same change made to every field."""
+        """Apply a function to every field."""
         return Transitions(change(self.state), change(self.reward), change(self.discount), change(self.next_state))
 
 
-def merged(parts: Sequence[Transitions], merge: Callable[[list[Tensor]], Tensor]) -> Transitions:
-    """Several as one, each field merged with its like."""
+def merge_transitions(parts: Sequence[Transitions], merge: Callable[[list[Tensor]], Tensor]) -> Transitions:
+    """Merge several transitions field by field, with ``torch.cat`` or ``torch.stack``, say."""
     return Transitions(
         merge([part.state for part in parts]),
         merge([part.reward for part in parts]),
@@ -37,13 +37,12 @@ def merged(parts: Sequence[Transitions], merge: Callable[[list[Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class ValueSet:
-    """States with their true values; the standard error is 0 where the value is exact."""
+    """States with their true values."""
 
     state: Tensor  # [states, inputs]
     value: Tensor  # [states]
-    standard_error: Tensor  # [states]
-    # The mean squared error that a perfect network would show, which is taken off: values that are means of few returns
-    # are off by their standard errors.
+    standard_error: Tensor  # [states]; 0 if the value is exact
+    # MSE of a perfect network, which is subtracted from measured errors: values estimated from few returns are noisy.
     floor: float = 0.0
 
 
@@ -51,44 +50,52 @@ Stream = Callable[[int], Transitions]  # the next ``count`` batches, each field 
 
 
 class Problem(Protocol):
-    inputs: int  # the length of a state as the network sees it
+    """A prediction problem."""
+
+    inputs: int  # length of an observation
     bootstraps: bool  # whether targets depend on the network
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
-        """The training data of one run, the same for the same arguments, in float32 on the CPU."""
+        """Return the training data of one run, in float32 on the CPU; it depends on the arguments alone."""
         ...
 
     def values(self) -> dict[str, ValueSet]:
-        """Where errors are measured: ``"training"``, states distributed as in training, and ``"evaluation"``, a
-        fixed set of its own."""
+        """Return the states on which errors are measured.
+
+        ``"training"`` follows the training distribution; ``"evaluation"`` is a separate fixed set.
+        """
         ...
 
 
 class Pictures(Protocol):
-    """Pictures on a device, by number."""
+    """Images on a device, looked up by index."""
 
     channels: int
     side: int  # in pixels
-    answers: int  # what a network says of each: classes, actions
+    answers: int  # outputs of a network: classes or actions
 
-    def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        """``[...] → [..., channels, side, side]``, as a network sees them."""
+    def look(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the images ``[..., channels, side, side]`` of an index ``[...]``, preprocessed for a network."""
         ...
 
 
 @runtime_checkable
 class PictureProblem(Problem, Protocol):
-    """A problem whose states are whole numbers: which picture, and which of the network's answers is meant."""
+    """A problem whose states are pairs of integers: the index of an image, and of the output that is meant."""
 
-    def pictures(self, device: str) -> Pictures: ...
+    def pictures(self, device: str) -> Pictures:
+        """Return the images, on the device."""
+        ...
 
     def fingerprint(self) -> str:
-        """A few characters that differ where the data do: others may lie in the folder tomorrow."""
+        """Return a short hash of the data, because files of the same name may change."""
         ...
 
 
 def seeded(*key: str | int) -> torch.Generator:
-    """Random numbers that depend on the key alone. A hash keeps keys apart that differ little, and keeps the data of a
-    seed apart from its initial weights."""
+    """Return a generator that depends on the key alone.
+
+    Hashing gives similar keys independent streams, and separates the data of a seed from its initial weights.
+    """
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))

@@ -1,6 +1,6 @@
-"""Batched environments, and what policy evaluation needs of them: transitions and true values.
+"""Vectorized environments, with the transitions and true values that policy evaluation needs.
 
-Everything here is in float64; ``Task.seen`` casts to float32 what a network is given.
+Everything here is in float64; ``Task.to_observations`` casts to float32 at the end.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Transitions, ValueSet, merged
+from .base import Transitions, ValueSet, merge_transitions
 from .n_step import n_step_returns
 
-REWARD_SCALE = 0.1  # as in the experiments of the paper
-MAX_ROLLOUT = 2000  # steps; γ^2000 is 2e-9 for γ = 0.99
-EPISODES = 256  # in parallel
-ROWS = 16_384  # maximal number of states in a batched step; more do not fit into the cache
+REWARD_SCALE = 0.1  # of all control problems, as in the paper's experiments
+MAX_ROLLOUT_STEPS = 2000  # γ = 0.99 leaves 2e-9 of the rewards after them
+PARALLEL_EPISODES = 256
+MAX_PARALLEL_ROLLOUTS = 16_384  # more do not fit into the cache and are slower
 
-Policy = Callable[[Tensor], Tensor]  # from observations, [states, inputs], to actions, [states]
+Policy = Callable[[Tensor], Tensor]  # observations [states, inputs] → actions [states]
 
 
-class Step(NamedTuple):
-    """The outcome of an action."""
+class StepResult(NamedTuple):
+    """The result of one step of every environment."""
 
     state: Tensor  # [states, size]
     reward: Tensor  # [states], scaled
@@ -33,24 +33,24 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """An environment with deterministic dynamics and random initial states."""
+    """An environment with deterministic dynamics; only the start states are random."""
 
     name: str
-    inputs: int  # the length of a state as the network sees it
+    inputs: int  # length of an observation
     actions: int
     gamma: float
-    limit: int  # steps after which an episode is truncated; the last step then bootstraps
-    start: Callable[[int, torch.Generator], Tensor]  # initial states, [count, size]
-    step: Callable[[Tensor, Tensor], Step]  # the transition function, of states and actions
-    observe: Callable[[Tensor], Tensor]  # from states to observations
-    random_actions: float = 0.0  # the probability of a random action of the evaluated policy
+    max_episode_steps: int  # after which an episode is truncated (not terminated), and bootstraps
+    start: Callable[[int, torch.Generator], Tensor]  # count, generator → start states [count, size]
+    step: Callable[[Tensor, Tensor], StepResult]  # states, actions → result
+    observe: Callable[[Tensor], Tensor]  # states → observations
+    random_actions: float = 0.0  # ε of the policy to be evaluated
 
-    def follow(self, policy: Policy, state: Tensor) -> Step:
-        """One step of the policy from each state."""
+    def step_policy(self, policy: Policy, state: Tensor) -> StepResult:
+        """Make one step of the policy from each state."""
         return self.step(state, policy(self.observe(state)))
 
-    def seen(self, transitions: Transitions) -> Transitions:
-        """The transitions with observations in place of states, in float32."""
+    def to_observations(self, transitions: Transitions) -> Transitions:
+        """Return the transitions with observations instead of states, in float32."""
         return Transitions(
             self.observe(transitions.state),
             transitions.reward,
@@ -60,7 +60,7 @@ class Task:
 
 
 def with_random_actions(policy: Policy, task: Task, generator: torch.Generator) -> Policy:
-    """The policy with the task's probability of random actions."""
+    """Return the policy with the task's share of uniformly random actions."""
 
     def act(observation: Tensor) -> Tensor:
         action = policy(observation)
@@ -71,13 +71,13 @@ def with_random_actions(policy: Policy, task: Task, generator: torch.Generator) 
     return act if task.random_actions else policy
 
 
-def rollout_transitions(task: Task, policy: Policy, state: Tensor, steps: int) -> Transitions:
-    """Transitions of ``steps`` steps from each state, or fewer if the episode terminates on the way."""
+def n_step_transitions(task: Task, policy: Policy, state: Tensor, steps: int) -> Transitions:
+    """Return n-step transitions from each state, shorter where the episode terminates."""
     reward, discount = torch.zeros(2, len(state), dtype=state.dtype)
     last = state.clone()
-    live = torch.arange(len(state))  # indices of episodes that have not terminated
+    live = torch.arange(len(state))  # terminated episodes are not stepped
     for k in range(steps):
-        step = task.follow(policy, last[live])
+        step = task.step_policy(policy, last[live])
         last[live] = step.state
         reward[live] += task.gamma**k * step.reward
         discount[live] = task.gamma ** (k + 1) * (~step.terminated).to(discount.dtype)
@@ -88,10 +88,10 @@ def rollout_transitions(task: Task, policy: Policy, state: Tensor, steps: int) -
 
 
 def true_values(task: Task, policy: Policy, state: Tensor, rollouts: int = 1) -> ValueSet:
-    """The mean return of rollouts from each state. One rollout is exact for a deterministic policy."""
-    at_once = max(1, ROWS // len(state))
-    counts = [min(at_once, rollouts - done) for done in range(0, rollouts, at_once)]
-    rewards = [rollout_transitions(task, policy, state.repeat(count, 1), MAX_ROLLOUT).reward for count in counts]
+    """Return the values of states: exact for a deterministic policy (one rollout), otherwise a mean of rollouts."""
+    chunk = max(1, MAX_PARALLEL_ROLLOUTS // len(state))
+    counts = [min(chunk, rollouts - done) for done in range(0, rollouts, chunk)]
+    rewards = [n_step_transitions(task, policy, state.repeat(count, 1), MAX_ROLLOUT_STEPS).reward for count in counts]
     returns = torch.cat(rewards).unflatten(0, (rollouts, -1))
     error = returns.std(0) / rollouts**0.5 if rollouts > 1 else torch.zeros_like(returns[0])
     return ValueSet(task.observe(state), returns.mean(0), error)
@@ -99,21 +99,23 @@ def true_values(task: Task, policy: Policy, state: Tensor, rollouts: int = 1) ->
 
 @dataclass(frozen=True)
 class Episodes:
-    """A batch of episodes, padded to the length of the longest."""
+    """A batch of episodes, padded: entries beyond the length of an episode are meaningless."""
 
     state: Tensor  # [episodes, time + 1, size]
     reward: Tensor  # [episodes, time]
     length: Tensor  # [episodes]
-    terminated: Tensor  # [episodes]; the others were truncated
+    terminated: Tensor  # [episodes]; False if truncated
 
     def scores(self) -> Tensor:
-        """The sum of each episode's rewards, unscaled, [episodes]."""
+        """Return the undiscounted return of each episode, without the reward scale, ``[episodes]``."""
         inside = torch.arange(self.reward.shape[1]) < self.length[:, None]
         return (self.reward * inside).sum(1) / REWARD_SCALE
 
     def transitions(self, gamma: float, n_step: int) -> Transitions:
-        """The n-step transitions of all steps, one episode after another. Near the end of an episode they have fewer
-        steps."""
+        """Return one n-step transition per step, in temporal order, one episode after the other.
+
+        Steps less than ``n_step`` before the end of their episode use the remaining steps.
+        """
         time = torch.arange(self.reward.shape[1])[:, None]
         is_last = time == self.length - 1  # [time, episodes]
         parts = n_step_returns(self.reward.T, is_last & self.terminated, is_last & ~self.terminated, gamma, n_step)
@@ -123,13 +125,13 @@ class Episodes:
         return Transitions(self.state[episode, first], reward[episode, first], discount[episode, first], following)
 
 
-def play(task: Task, policy: Policy, start: Tensor) -> Episodes:
-    """Episodes from the given states, until they terminate or are truncated."""
+def rollout(task: Task, policy: Policy, start: Tensor) -> Episodes:
+    """Play one episode from each start state, until it terminates or is truncated."""
     states, rewards = [start], []
-    length = torch.full((len(start),), task.limit)
+    length = torch.full((len(start),), task.max_episode_steps)
     terminated = torch.zeros(len(start), dtype=torch.bool)
-    for time in range(1, task.limit + 1):
-        step = task.follow(policy, states[-1])
+    for time in range(1, task.max_episode_steps + 1):
+        step = task.step_policy(policy, states[-1])
         states.append(step.state)
         rewards.append(step.reward)
         length[step.terminated & ~terminated] = time
@@ -140,31 +142,31 @@ def play(task: Task, policy: Policy, start: Tensor) -> Episodes:
 
 
 class TransitionStream:
-    """An endless sequence of transitions in temporal order, one episode after another."""
+    """An endless stream of transitions in temporal order, one episode after another, with states of the task."""
 
     def __init__(self, task: Task, policy: Policy, generator: torch.Generator, n_step: int = 1) -> None:
-        self._blocks = self._play(task, policy, generator, n_step)
-        self._rest = next(self._blocks)
+        self._blocks = self._generate(task, policy, generator, n_step)
+        self._pending = next(self._blocks)
 
     @staticmethod
-    def _play(task: Task, policy: Policy, generator: torch.Generator, n_step: int) -> Iterator[Transitions]:
+    def _generate(task: Task, policy: Policy, generator: torch.Generator, n_step: int) -> Iterator[Transitions]:
         while True:
-            yield play(task, policy, task.start(EPISODES, generator)).transitions(task.gamma, n_step)
+            yield rollout(task, policy, task.start(PARALLEL_EPISODES, generator)).transitions(task.gamma, n_step)
 
     def take(self, count: int) -> Transitions:
-        """The next ``count`` transitions."""
-        while len(self._rest.reward) < count:
-            self._rest = merged([self._rest, next(self._blocks)], torch.cat)
-        taken = self._rest.map(lambda field: field[:count])
-        self._rest = self._rest.map(lambda field: field[count:])
+        """Return the next ``count`` transitions."""
+        while len(self._pending.reward) < count:
+            self._pending = merge_transitions([self._pending, next(self._blocks)], torch.cat)
+        taken = self._pending.map(lambda field: field[:count])
+        self._pending = self._pending.map(lambda field: field[count:])
         return taken
 
 
 def sample_states(state: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """``count`` of the states, sampled with replacement."""
+    """Sample ``count`` states with replacement."""
     return state[torch.randint(len(state), (count,), generator=generator)]
 
 
-def uniform(low: Tensor, high: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """States from the box between ``low`` and ``high``, [count, size]."""
+def sample_uniform(low: Tensor, high: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Sample states uniformly from the box between ``low`` and ``high``, ``[count, size]``."""
     return low + (high - low) * torch.rand(count, len(low), generator=generator, dtype=torch.float64)

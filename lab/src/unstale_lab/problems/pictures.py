@@ -1,4 +1,4 @@
-"""Pictures on a device, looked up by number where they are needed: they are bytes, and each is kept once."""
+"""Images on a device, looked up by index: they are stored once, as bytes, and converted when needed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Stills:
-    """Single pictures, less their mean colour, in units of how much colours vary."""
+    """Single images, normalized: ``(image / 255 - offset) / spread``."""
 
-    images: Tensor  # uint8 [pictures, channels, side, side]
-    offset: Tensor  # [channels], on [0, 1]
-    answers: int
-    spread: float = 1.0  # on [0, 1]
+    images: Tensor  # uint8 [images, channels, side, side]
+    offset: Tensor  # [channels], in [0, 1]
+    answers: int  # outputs of a network
+    spread: float = 1.0  # in [0, 1]
 
     @property
     def channels(self) -> int:
@@ -25,32 +25,35 @@ class Stills:
     def side(self) -> int:
         return self.images.shape[-1]
 
-    def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        pictures = self.images[numbers].to(dtype).div_(255) - self.offset.to(dtype)[:, None, None]
-        return pictures.div_(self.spread)
+    def look(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        images = self.images[index].to(dtype).div_(255) - self.offset.to(dtype)[:, None, None]
+        return images.div_(self.spread)
 
 
 @dataclass(frozen=True)
 class Film:
-    """Frames in their order, the first of all being blank. A picture is a frame below those before it, and below blank
-    ones where its episode has no more."""
+    """Stacked frames of recorded episodes.
+
+    Frames are in temporal order; frame 0 is blank. An image is a stack of a frame and the frames before it, with blank
+    frames before the start of its episode.
+    """
 
     frames: Tensor  # uint8 [frames, side, side]
-    newest: Tensor  # [pictures], a frame
-    first: Tensor  # [pictures], the first frame of the same episode
-    answers: int
+    newest: Tensor  # [images], index of the newest frame
+    first: Tensor  # [images], index of the first frame of the same episode
+    answers: int  # outputs of a network
     channels: int = 4
 
     @property
     def side(self) -> int:
         return self.frames.shape[-1]
 
-    def look(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        stack = stacked(self.newest[numbers], self.first[numbers], self.channels)
+    def look(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        stack = stacked(self.newest[index], self.first[index], self.channels)
         return self.frames[stack].to(dtype).div_(255)
 
 
 def stacked(newest: Tensor, first: Tensor, height: int) -> Tensor:
-    """The frames of a picture, ``[...] → [..., height]``, the newest last; before the episode's first, 0."""
+    """Return the frame indices of a stack, ``[..., height]``, newest last; 0 before the episode's first frame."""
     frames = newest.unsqueeze(-1) - torch.arange(height - 1, -1, -1, device=newest.device)
     return torch.where(frames >= first.unsqueeze(-1), frames, 0)

@@ -1,4 +1,4 @@
-"""Policy evaluation of an expert from a replay buffer."""
+"""Policy evaluation of an expert from a replay buffer of its transitions."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from .environment import Policy, Task, TransitionStream, sample_states, true_val
 from .policies import expert_path, load_expert
 from .value_file import load_values, save_values, values_path
 
-TRANSITIONS = 50_000
+TRANSITIONS = 50_000  # in the buffer
 
 
 class Replay:
-    """Samples are drawn from the buffer with replacement, each transition as often as any other, those that terminate
-    included. The buffer is one for all seeds."""
+    """Samples transitions uniformly from a buffer, with replacement. All seeds share the buffer."""
 
     bootstraps = True
 
     def __init__(self, task: Task, states: int, rollouts: int = 1, expert: Path | None = None) -> None:
-        """
+        """Load the expert.
+
         Args:
+            task: the environment.
             states: number of states in each set of true values.
-            rollouts: number of rollouts from each of these states; 1 for a deterministic policy.
-            expert: the file of the expert. Default: that of the package.
+            rollouts: per state; 1 for a deterministic policy.
+            expert: file of the expert; by default that of the package.
         """
         self.task = task
         self.inputs = task.inputs
         self._states, self._rollouts = states, rollouts
         self._expert_path = expert or expert_path(task.name)
         self._expert = load_expert(self._expert_path, task)
-        self._buffer = cache(self._seen_buffer)
+        self._buffer = cache(self._make_buffer)
         self._values = cache(self._exact_or_stored_values)
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
@@ -48,20 +49,20 @@ class Replay:
         return take
 
     def values(self) -> dict[str, ValueSet]:
-        """True values of states of the buffer (``training``) and of other episodes (``evaluation``)."""
+        """Return true values of states in the buffer ("training") and of states of other episodes ("evaluation")."""
         return self._values()
 
     @property
     def values_are_exact(self) -> bool:
-        """Whether one rollout gives the exact value. Otherwise means of many rollouts are stored in a file."""
+        """Whether one rollout gives the exact value; otherwise means of many rollouts are stored in a file."""
         return self._rollouts == 1
 
     def compute_values(self) -> dict[str, ValueSet]:
-        """Computes the values by new rollouts."""
+        """Compute the values by new rollouts."""
         return {"training": self._true_values("buffer"), "evaluation": self._true_values("evaluation")}
 
     def save_values_file(self) -> dict[str, str]:
-        """Computes the values, saves them beside the expert, and returns the metadata of the file."""
+        """Compute the values, store them next to the expert, and return the metadata of the file."""
         path = values_path(self._expert_path)
         return save_values(self.compute_values(), path, self.task, self._expert, self._rollouts)
 
@@ -78,8 +79,8 @@ class Replay:
         generator = seeded(self.task.name, purpose)
         return TransitionStream(self.task, self._policy(generator), generator, n_step).take(TRANSITIONS)
 
-    def _seen_buffer(self, n_step: int) -> Transitions:
-        return self.task.seen(self._transitions("buffer", n_step))
+    def _make_buffer(self, n_step: int) -> Transitions:
+        return self.task.to_observations(self._transitions("buffer", n_step))
 
     def _true_values(self, purpose: str) -> ValueSet:
         generator = seeded(self.task.name, purpose, "values")

@@ -1,4 +1,4 @@
-"""How long steps take."""
+"""Measures how long training steps take."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import torch
 
-BEGINNING = 20  # steps on a GPU in which work is compiled, tried out and recorded
+WARMUP_STEPS = 20  # on a GPU: compilation, autotuning and CUDA-graph capture happen in them
 
 
-class Stopwatch:
-    """Times steps; on a GPU not the first of a process."""
+class StepTimer:
+    """Times training steps. On a GPU the first ``WARMUP_STEPS`` of a process are not timed."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._untimed = BEGINNING if device.type == "cuda" else 0
+        self._untimed = WARMUP_STEPS if device.type == "cuda" else 0
         self._seconds, self._steps = 0.0, 0
 
-    def time(self, advance: Callable[[int], None], count: int) -> None:
-        """Makes so many steps."""
+    def run(self, advance: Callable[[int], None], count: int) -> None:
+        """Make ``count`` steps with ``advance`` and time those after the warm-up."""
         untimed = min(count, self._untimed)
         self._untimed -= untimed
         advance(untimed)
@@ -30,11 +30,12 @@ class Stopwatch:
         self._seconds += time.perf_counter() - started
         self._steps += count - untimed
 
-    def seconds_of(self, steps: int) -> float:
-        """What so many steps take, by those that were timed."""
+    def estimate(self, steps: int) -> float:
+        """Return the seconds that ``steps`` steps take, extrapolated from the timed ones."""
         return steps * self._seconds / max(1, self._steps)
 
     def state(self) -> tuple[float, int]:
+        """Return the timed seconds and steps, for a checkpoint."""
         return self._seconds, self._steps
 
     def load_state(self, state: tuple[float, int]) -> None:

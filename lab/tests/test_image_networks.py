@@ -1,4 +1,4 @@
-"""Networks that look at pictures, many side by side, are what the library's optimizers make of ``torch.nn``."""
+"""Image networks batched over runs match the library's optimizers on ``torch.nn`` modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import unstale
 from unstale_lab import checkpoint, problems
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import layers, training
-from unstale_lab.engine.architectures import network_of
-from unstale_lab.engine.methods import METHODS
+from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.sweep import run_batches
 from unstale_lab.engine.training import Training
 from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run
-from unstale_lab.figures.base import Figure
+from unstale_lab.figures.figure import Figure
+from unstale_lab.methods import METHODS
 from unstale_lab.problems.base import Transitions, ValueSet, seeded
 from unstale_lab.problems.pictures import Film, Stills
 from unstale_lab.reproduce import summarise
@@ -29,12 +29,12 @@ from unstale_lab.store import Store
 PICTURES = 12
 
 
-def numbers(*shape: int, key: str = "pictures") -> torch.Tensor:
+def random_bytes(*shape: int, key: str = "pictures") -> torch.Tensor:
     return torch.randint(0, 256, shape, generator=seeded(key), dtype=torch.uint8)
 
 
 class Classes:
-    """A few pictures of noise, each with a class of its own choice."""
+    """A few noise images, each with a class."""
 
     inputs = 2
     bootstraps = False
@@ -42,7 +42,10 @@ class Classes:
 
     def pictures(self, device: str) -> Stills:
         return Stills(
-            numbers(PICTURES, 3, 16, 16).to(device), torch.tensor([0.4, 0.5, 0.6]).to(device), self.answers, spread=0.5
+            random_bytes(PICTURES, 3, 16, 16).to(device),
+            torch.tensor([0.4, 0.5, 0.6]).to(device),
+            self.answers,
+            spread=0.5,
         )
 
     def fingerprint(self) -> str:
@@ -65,7 +68,7 @@ class Classes:
 
 
 class Game(Classes):
-    """A film of two episodes and what was done in it, at random."""
+    """Frames of two episodes, with random actions."""
 
     bootstraps = True
     side = 84
@@ -73,7 +76,7 @@ class Game(Classes):
 
     def pictures(self, device: str) -> Film:
         first = torch.tensor([1] * 5 + [6] * (PICTURES - 5))
-        film = numbers(1 + PICTURES, self.side, self.side), 1 + torch.arange(PICTURES), first
+        film = random_bytes(1 + PICTURES, self.side, self.side), 1 + torch.arange(PICTURES), first
         return Film(*(part.to(device) for part in film), self.answers)
 
     def stream(self, seed: int, batch: int, n_step: int):
@@ -97,7 +100,7 @@ class Game(Classes):
 
 
 @pytest.fixture(autouse=True)
-def few_pictures(monkeypatch):
+def register_problems(monkeypatch):
     monkeypatch.setitem(problems.PROBLEMS, "classes", Classes)
     monkeypatch.setitem(problems.PROBLEMS, "game", Game)
     problems.load.cache_clear()
@@ -113,8 +116,8 @@ CASES = {
 }
 
 
-def module_of(run: Run) -> nn.Sequential:
-    """The network as the paper writes it, with the engine's initial parameters."""
+def make_module(run: Run) -> nn.Sequential:
+    """Return the network as a ``torch.nn`` module, with the engine's initial parameters."""
     w, outputs = run.width, Classes.answers
     layers: dict[str, list[nn.Module]] = {
         "svhn": [
@@ -136,7 +139,7 @@ def module_of(run: Run) -> nn.Sequential:
         "small_atari": [nn.Conv2d(4 if i == 0 else w, w, 3, 2, 1) for i in range(4)] + [nn.Conv2d(w, outputs, 6)],
     }
     chosen = layers[run.network]
-    network = network_of(run, problems.load(run.problem))
+    network = build_network(run, problems.load(run.problem))
     theta = network.initial(run.seed, torch.float64)
     for layer, span, shape in zip(chosen, network.spans, network.shapes, strict=True):
         matrix = theta[span].view(shape)
@@ -150,20 +153,20 @@ def module_of(run: Run) -> nn.Sequential:
     return nn.Sequential(*steps[:-1], nn.Flatten())
 
 
-def parameters_of(model: nn.Module) -> torch.Tensor:
+def flat_parameters(model: nn.Module) -> torch.Tensor:
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     return torch.cat([torch.cat([x.bias[:, None], x.weight.flatten(1)], 1).flatten() for x in layers]).detach()
 
 
-def answer(model: nn.Module, run: Run, state: torch.Tensor) -> torch.Tensor:
+def predict(model: nn.Module, run: Run, state: torch.Tensor) -> torch.Tensor:
     outputs = model(problems.load(run.problem).pictures("cpu").look(state[:, 0], torch.float64))
     outputs = outputs.log_softmax(-1) if run.problem == "classes" else outputs
     return outputs.gather(1, state[:, 1:]).squeeze(1)
 
 
-def by_the_library(run: Run, frozen_every: int = 0, **options) -> torch.Tensor:
-    """The run with a plain loop around the library's optimizers: its final parameters."""
-    model, frozen = module_of(run), module_of(run)
+def train_with_library(run: Run, frozen_every: int = 0, **options) -> torch.Tensor:
+    """Train in a plain loop with the library's optimizers and return the final parameters."""
+    model, frozen = make_module(run), make_module(run)
     if METHODS[run.method].adam:
         optimizer = unstale.CorrectedAdam(model, lr=run.alpha, betas=(run.beta, 0.999), **options)
     else:
@@ -174,12 +177,12 @@ def by_the_library(run: Run, frozen_every: int = 0, **options) -> torch.Tensor:
             frozen.load_state_dict(model.state_dict())
 
         def log_likelihood(t=t):
-            return answer(model, run, data.state[t])
+            return predict(model, run, data.state[t])
 
         def values(t=t):
-            following = answer(frozen if frozen_every else model, run, data.next_state[t])
+            following = predict(frozen if frozen_every else model, run, data.next_state[t])
             following = following.detach() if frozen_every else following
-            return answer(model, run, data.state[t]), data.reward[t].double() + data.discount[t] * following
+            return predict(model, run, data.state[t]), data.reward[t].double() + data.discount[t] * following
 
         optimizer.zero_grad()
         again = options["correction"] == "oracle"
@@ -190,7 +193,7 @@ def by_the_library(run: Run, frozen_every: int = 0, **options) -> torch.Tensor:
         else:
             optimizer.backward(*values(), loss="squared")
         optimizer.step()
-    return parameters_of(model)
+    return flat_parameters(model)
 
 
 HORIZON = unstale.paper_horizon(BASE.beta)
@@ -217,28 +220,28 @@ ADAM = {
     ("case", "method"),
     [*(("classes", m) for m in SGD if m != "full"), *(("small", m) for m in ADAM), ("game", "adam_window")],
 )
-def test_a_run_is_what_the_library_does(case, method):
+def test_engine_matches_library(case, method):
     run = replace(CASES[case], method=method, alpha=0.05 if method in SGD else 0.003)
     trained = Training([run], "cpu")
     start = trained.theta[0].clone()
     trained.run()
-    expected = by_the_library(run, **(SGD | ADAM)[method])
+    expected = train_with_library(run, **(SGD | ADAM)[method])
     assert (expected - start).norm() > 1e-3
     torch.testing.assert_close(trained.theta[0], expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::unstale.ConstantTargetWarning")
-def test_a_frozen_network_is_copied_every_so_often(monkeypatch):
+def test_target_network_is_copied_periodically(monkeypatch):
     monkeypatch.setitem(METHODS, "adam_frozen", replace(METHODS["adam_frozen"], target_every=5))
     run = replace(CASES["small"], method="adam_frozen", alpha=0.003)
     trained = Training([run], "cpu")
     trained.run()
-    expected = by_the_library(run, frozen_every=5, correction="none")
+    expected = train_with_library(run, frozen_every=5, correction="none")
     torch.testing.assert_close(trained.theta[0], expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", [*SGD, *ADAM])
-def test_a_batch_of_runs_equals_its_runs_alone(method):
+def test_batched_runs_equal_single_runs(method):
     run = replace(CASES["small"], method=method, steps=3, measure=("drift", "batch agreement", "trust"))
     runs = [replace(run, seed=seed, alpha=alpha) for seed, alpha in ((0, 0.001), (1, 0.001), (1, 0.003))]
     together = Training(runs, "cpu").run()
@@ -249,29 +252,29 @@ def test_a_batch_of_runs_equals_its_runs_alone(method):
             np.testing.assert_allclose(record.curves[name], curve, rtol=1e-8, atol=1e-10)
 
 
-def test_sizes_are_the_papers():
+def test_networks_have_the_papers_sizes():
     class Real(Game):
         answers = 9
 
-    assert network_of(Run(network="dqn", width=32), Real()).size == 4_801_705
-    assert network_of(Run(network="dqn", width=64), Real()).size == 19_179_849
-    assert network_of(Run(network="small_atari", width=16), Real()).size == 12_745
+    assert build_network(Run(network="dqn", width=32), Real()).size == 4_801_705
+    assert build_network(Run(network="dqn", width=64), Real()).size == 19_179_849
+    assert build_network(Run(network="small_atari", width=16), Real()).size == 12_745
 
 
-def test_errors_are_cross_entropy_and_accuracy_where_classes_are_told_apart():
+def test_classification_errors_are_cross_entropy_and_accuracy():
     run = CASES["classes"]
     training = Training([run], "cpu")
     training.feed.fill(1)
     measured = training.measure()
     (held,) = problems.load("classes").values().values()
-    outputs = module_of(run)(problems.load("classes").pictures("cpu").look(held.state[:, 0], torch.float64))
+    outputs = make_module(run)(problems.load("classes").pictures("cpu").look(held.state[:, 0], torch.float64))
     expected = nn.functional.cross_entropy(outputs, held.state[:, 1])
     torch.testing.assert_close(measured["evaluation"][0], expected)
     right = (outputs.argmax(1) == held.state[:, 1]).double().mean()
     torch.testing.assert_close(measured["evaluation accuracy"][0], right)
 
 
-def test_what_true_values_are_off_by_is_taken_off(monkeypatch):
+def test_error_floor_is_subtracted(monkeypatch):
     monkeypatch.setattr(Game, "floor", 0.125)
     training = Training([CASES["small"]], "cpu")
     training.feed.fill(1)
@@ -279,12 +282,12 @@ def test_what_true_values_are_off_by_is_taken_off(monkeypatch):
     torch.testing.assert_close(measured["truth"] + 0.125, measured["evaluation"])
 
 
-def test_agreement_does_not_depend_on_how_many_steps_are_looked_at_together(monkeypatch):
+def test_agreement_does_not_depend_on_chunk_size(monkeypatch):
     run = replace(
         CASES["small"], method="adam", alpha=0.003, steps=10, measure=("drift", "agreement", "batch agreement")
     )
     (whole,) = Training([run], "cpu").run()
-    monkeypatch.setattr("unstale_lab.engine.instruments.LINEARIZED", 1)
+    monkeypatch.setattr("unstale_lab.engine.measurements.MAX_GRADIENT_ELEMENTS", 1)
     (apart,) = Training([run], "cpu").run()
     assert whole.curves.keys() == apart.curves.keys()
     for name, curve in whole.curves.items():
@@ -292,30 +295,33 @@ def test_agreement_does_not_depend_on_how_many_steps_are_looked_at_together(monk
     assert 0 < whole.curves["agreement if uncorrected"][-1] < 1
 
 
-def test_errors_do_not_depend_on_how_many_pictures_are_looked_at_together(monkeypatch):
+def test_errors_do_not_depend_on_chunk_size(monkeypatch):
     def measured():
         training = Training([CASES["small"]], "cpu")
         training.feed.fill(1)
         return training.measure()["evaluation"]
 
     whole = measured()
-    monkeypatch.setattr("unstale_lab.engine.training.AT_ONCE", 5)
+    monkeypatch.setattr("unstale_lab.engine.training.EVAL_CHUNK_IMAGES", 5)
     torch.testing.assert_close(measured(), whole)
 
 
-def test_a_film_never_shows_what_was_before_its_episode():
+def test_frame_stack_is_blank_before_episode_start():
     frames = torch.arange(11, dtype=torch.uint8)[:, None, None].expand(11, 2, 2)
     film = Film(frames, 1 + torch.arange(10), torch.tensor([1] * 6 + [7] * 4), answers=2)
-    seen = (film.look(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
-    assert seen.tolist() == [[[0, 0, 0, 1], [0, 1, 2, 3], [3, 4, 5, 6]], [[0, 0, 0, 7], [0, 0, 7, 8], [7, 8, 9, 10]]]
+    frames_seen = (film.look(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
+    assert frames_seen.tolist() == [
+        [[0, 0, 0, 1], [0, 1, 2, 3], [3, 4, 5, 6]],
+        [[0, 0, 0, 7], [0, 0, 7, 8], [7, 8, 9, 10]],
+    ]
 
 
 @pytest.mark.parametrize(
     "method", ["adam", "adam_window", "adam_dense", "adam_diagonal_literal", "adam_oracle", "adam_frozen"]
 )
-def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_path, monkeypatch):
+def test_resumed_training_is_bitwise_identical(method, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
-    monkeypatch.setattr(training, "RARELY", 1)
+    monkeypatch.setattr(training, "MIN_EVAL_INTERVAL", 1)
     run = replace(CASES["small"], method=method, alpha=0.003, steps=6, measure=("drift", "batch agreement", "trust"))
     runs = [run, replace(run, seed=4)]
     whole = Training(runs, "cpu").run()
@@ -329,16 +335,16 @@ def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(method, tmp_pa
     stop.made = 0
     with pytest.raises(KeyboardInterrupt):
         Training(runs, "cpu").run(stop, kept)
-    told = []
-    resumed = Training(runs, "cpu").run(told.append, kept)
-    assert told == [3 * len(runs), *[len(runs)] * 3]  # what the last step before the end had made was not yet saved
+    progress = []
+    resumed = Training(runs, "cpu").run(progress.append, kept)
+    assert progress == [3 * len(runs), *[len(runs)] * 3]  # the last step before the interrupt was not saved yet
     for a, b in zip(whole, resumed, strict=True):
         assert a.curves.keys() == b.curves.keys()
         assert all((a.curves[name] == b.curves[name]).all() for name in a.curves)
 
 
-def test_trust_is_logged(monkeypatch):
-    monkeypatch.setattr(training, "RARELIEST", 1)
+def test_trust_measurements(monkeypatch):
+    monkeypatch.setattr(training, "MAX_EVAL_INTERVAL", 1)
     run = replace(CASES["small"], method="adam_window", alpha=0.05, measure=("trust",), steps=50)
     (record,) = Training([run], "cpu").run()
     bounded, staleness = record.curves["bounded"], record.curves["staleness"]
@@ -346,36 +352,36 @@ def test_trust_is_logged(monkeypatch):
     assert ((staleness > 1) == (bounded > 0)).all() and 0 < bounded.mean() < 1  # one step between measurements
 
 
-def test_runs_know_their_data(tmp_path, monkeypatch):
-    """Other data may lie in the folder tomorrow, and what was made of both is no figure."""
+def test_figure_rejects_runs_of_different_data(tmp_path, monkeypatch):
+    """Data files may change; runs of different data must not be mixed in a figure."""
     store = Store(tmp_path)
     runs = [replace(CASES["classes"], seed=seed, steps=1) for seed in (0, 1)]
     figure = Figure("figure", "", (), "", lambda scale: runs, lambda records: [], lambda records: [])
-    run_batches([runs[:1]], store, "cpu", 1, lambda *told: None)
+    run_batches([runs[:1]], store, "cpu", 1, lambda *args: None)
     assert store.find(runs[0].id).provenance["data"] == "noise"
     monkeypatch.setattr(Classes, "fingerprint", lambda self: "other noise")
-    run_batches([runs[1:]], store, "cpu", 1, lambda *told: None)
+    run_batches([runs[1:]], store, "cpu", 1, lambda *args: None)
     torch.set_flush_denormal(False)
     with pytest.raises(UserError, match=r"different data \(noise; other noise\)"):
         summarise(figure, "paper", store)
 
 
-def test_a_training_that_is_over_gives_its_memory_back():
-    """At once: the next one is as large, and needs it."""
+def test_finished_training_releases_its_memory():
+    """Memory is released at once, because the next training needs it."""
     done = Training([CASES["small"]], "cpu")
     done.run()
-    seen = weakref.ref(done)
+    reference = weakref.ref(done)
     del done
-    assert seen() is None
+    assert reference() is None
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch, which compiles
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", ["adam", "adam_diagonal_literal", "adam_window", "adam_frozen", "adam_oracle"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_gpu_makes_the_steps_of_a_cpu(case, method, monkeypatch):
-    """On streams of its own, compiled, recorded and replayed; and with products cut up, which 16 is wide enough for."""
-    monkeypatch.setattr(layers, "STREAMS", 2)
+def test_gpu_matches_cpu(case, method, monkeypatch):
+    """With several streams, compilation, CUDA graphs and split products (for which width 16 is large enough)."""
+    monkeypatch.setattr(layers, "NUM_STREAMS", 2)
     layers._streams.cache_clear()
     runs = [replace(CASES[case], method=method, width=16, steps=60, alpha=1e-3, seed=seed) for seed in range(3)]
     for expected, found in zip(Training(runs, "cpu").run(), Training(runs, "cuda").run(), strict=True):
