@@ -189,8 +189,8 @@ def refused(call, store):
         assert code == 2 and printed == ""
         assert contents(store) == before
         (line,) = (line for line in said if not re.match(r"\S+ at scale |\d+ of \d+ runs", line))
-        assert line.startswith("unstale: ")
-        return line.removeprefix("unstale: ")
+        assert line.startswith("unstale-lab: ")
+        return line.removeprefix("unstale-lab: ")
 
     return refused
 
