@@ -1,6 +1,7 @@
 """Games that are saved, restored, recorded and continued, with the real emulator."""
 
 import inspect
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -290,6 +291,8 @@ def test_make_data_makes_what_is_missing_and_nothing_else(tmp_path, monkeypatch)
     def written():
         return {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
 
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))  # so that a file written again has another time, however coarse the clock
     before = written()
     assert make_data(GAME, AtRandom(), tmp_path, **settings) == about and written() == before
     (tmp_path / "truth.safetensors").unlink()  # written over in place, what was read from it would change
