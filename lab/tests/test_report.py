@@ -79,7 +79,7 @@ def test_figures_come_in_the_order_of_their_numbers(tmp_path):
 @pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: text.replace('"runs"', '"runes"')])
 def test_a_damaged_summary_is_reported_by_name(tmp_path, damage):
     path = write_summary(lab_samples.replay(), tmp_path)
-    path.write_text(damage(path.read_text()))
+    path.write_text(damage(path.read_text("utf-8")), "utf-8")
     with pytest.raises(ValueError, match=r"fig3\.json is not a summary"):
         read_summaries(tmp_path)
 
@@ -242,7 +242,7 @@ def test_everything_is_written(written):
 
 
 def test_claims_are_plain_json(written):
-    records = json.loads((written / "claims.json").read_text(), parse_constant=not_json)
+    records = json.loads((written / "claims.json").read_text("utf-8"), parse_constant=not_json)
     assert len(records) == 25
     asked = {"claim", "figure", "verdict", "effect", "interval", "p", "runs", "diverged", "scale", "command", "note"}
     assert all(asked <= set(record) and record["verdict"] in OUTCOMES for record in records)
@@ -252,12 +252,12 @@ def test_claims_are_plain_json(written):
 def test_a_report_of_the_files_is_the_report(written):
     summaries = read_summaries(written)
     records = claim_records(summaries)
-    assert markdown_report(records, summaries) == (written / "REPORT.md").read_text()
-    assert html_report(records, summaries) == (written / "report.html").read_text()
+    assert markdown_report(records, summaries) == (written / "REPORT.md").read_text("utf-8")
+    assert html_report(records, summaries) == (written / "report.html").read_text("utf-8")
 
 
 def test_the_markdown_has_every_claim_and_links_that_lead_somewhere(written):
-    text = (written / "REPORT.md").read_text()
+    text = (written / "REPORT.md").read_text("utf-8")
     assert set(re.findall(r"^\| (\d+) \|", text, re.M)) == {str(n) for n in range(1, 26)}
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (written / target).exists(), target
@@ -270,14 +270,14 @@ def test_the_markdown_has_every_claim_and_links_that_lead_somewhere(written):
 
 
 def test_the_page_escapes_what_it_is_given(written):
-    text = (written / "report.html").read_text()
+    text = (written / "report.html").read_text("utf-8")
     assert "Intervals &lt;overlap&gt; &amp; cross" in text
     assert "<b>SELU</b>" not in text
     assert "72 of 180 diverged" in text and "3 of 60 diverged" in text
 
 
 def test_links_within_the_page_lead_somewhere(written):
-    text = (written / "report.html").read_text()
+    text = (written / "report.html").read_text("utf-8")
     text = text[: text.index('<script type="application/json"')]
     names = re.findall(r' id="([^"]+)"', text)
     assert len(names) == len(set(names))
@@ -288,6 +288,6 @@ def test_links_within_the_page_lead_somewhere(written):
 
 
 def test_a_report_of_nothing_is_still_a_report(tmp_path):
-    text = write([], tmp_path).read_text()
+    text = write([], tmp_path).read_text("utf-8")
     assert "None of the paper&#39;s 25 claims has been measured yet." in text
     assert in_order([]) == [] and not (tmp_path / "figures").exists()
