@@ -980,11 +980,11 @@ def test_a_bfloat16_model_trains(base, correction, observed):
     torch.manual_seed(0)
     model = mlp(16).bfloat16()
     optimizer = OPTIMIZERS[base](
-        model if observed else model.parameters(), lr=0.1 if base == "sgd" else 0.02, correction=correction, horizon=4
+        model if observed else model.parameters(), lr=0.5 if base == "sgd" else 0.05, correction=correction, horizon=4
     )
     batch = Stream(m=16, gamma=0.5, draw=half_vector).batch(model)
     losses = []
-    for _ in range(30):
+    for _ in range(60):
         losses.append(float(optimizer.backward(batch)))
         optimizer.step()
         optimizer.zero_grad()

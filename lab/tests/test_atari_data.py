@@ -129,8 +129,8 @@ def test_the_tape_shows_what_the_policy_saw():
             return actions
 
     policy = Remembering()
-    tape = record([Emulator(GAME, 1)], policy, 700, seeded(0))  # more than one episode, one after the other
-    assert len(tape) >= 700 and len(tape.scores()) >= 2
+    tape = record([Emulator(GAME, 1)], policy, 1200, seeded(0))  # more than one episode, one after the other
+    assert len(tape) >= 1200 and len(tape.scores()) >= 2
     assert torch.equal(tape.observations(torch.arange(len(tape))), torch.cat(policy.saw))
     assert torch.equal(tape.action, torch.cat(policy.did))
     assert len(tape.frames) == 1 + len(tape) + len(tape.scores())  # a blank one, and one more than actions an episode
