@@ -1,9 +1,11 @@
 import os
+import warnings
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import unstale.per_sample.layer_rules
 import unstale_lab  # noqa: F401  sets MKL_CBWR, which has to precede the first matrix product
 
 # Tests read what rich and tyro print, which must not depend on the terminal or the CI that they run in.
@@ -25,3 +27,11 @@ def float64():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(params=["factored", "jacobian"])
+def path(request, monkeypatch):
+    """Both ways to per-sample gradients: by the rules of layers, and by vector-Jacobian products."""
+    if request.param == "jacobian":
+        monkeypatch.setattr(unstale.per_sample.layer_rules, "LAYERS", {})
+        warnings.simplefilter("ignore", unstale.SlowGradientsWarning)

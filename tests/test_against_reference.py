@@ -59,16 +59,13 @@ def compare(model, twin, optimizer, reference, stream, steps, lrs=None, toleranc
     assert (parameters_of(model) - start).abs().max() > 1e-3  # it went somewhere
 
 
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @pytest.mark.parametrize("trust", [None, 0.3], ids=["free", "bounded"])
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("base", OPTIMIZERS)
-def test_follows_the_double_sum(base, correction, trust, observed):
+def test_follows_the_double_sum(base, correction, trust, path):
     model, twin = twins(mlp)
     beta, oracle = 0.8, correction == "oracle"
-    optimizer = OPTIMIZERS[base](
-        model if observed else list(model.parameters()), beta, trust=trust, horizon=100, **options_for(correction)
-    )
+    optimizer = OPTIMIZERS[base](model, beta, trust=trust, horizon=100, **options_for(correction))
     reference = Reference(
         twin.parameters(), 0.1, beta, mask=mask_for(correction, twin.parameters()), trust=trust, oracle=oracle,
         **REFERENCES[base],

@@ -13,16 +13,16 @@ import unstale
 SOURCE = Path(unstale.__file__).parent
 # From the bottom up: a module may know those of lines above its own, and of its own line.
 LAYERS = [
-    {"running", "losses", "layers", "targets", "momentum", "block"},
-    {"samples", "observe", "inputs", "gradients"},
-    {"graph", "corrections"},
-    {"rows", "options"},
-    {"linearize"},
-    {"group"},
-    {"base"},
+    {"losses", "targets", "momentum", "_flat_params", "_warnings", "_compat"},
+    {"per_sample", "_batch"},
+    {"corrections"},
+    {"_options", "_param_group"},
+    {"_optimizer"},
     {"optimizers", "diagnostics"},
     {"__init__"},
 ]
+# Within per_sample likewise. Only the first touches torch's internals.
+PER_SAMPLE_LAYERS = ["autograd_graph", "gradients", "jacobian", "row_rules", "layer_rules", "ownership", "linearize"]
 
 
 def imports(path: Path):
@@ -42,6 +42,16 @@ def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+INTERNALS = ("_saved_", "_input_metadata", "next_functions", "AccumulateGrad", "grad_fn", ".metadata")
+
+
+def test_only_one_module_reads_the_autograd_graph():
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.stem != "autograd_graph":
+            used = [word for word in INTERNALS if word in path.read_text()]
+            assert not used, f"{path.name} uses {used}"
+
+
 @pytest.mark.parametrize(
     "path",
     sorted(SOURCE.rglob("*.py")),
@@ -55,6 +65,9 @@ def test_imports_go_one_way(path):
         if not is_ours:
             assert name == "torch" or name in sys.stdlib_module_names, f"{path.name} imports {name}"
         elif own == "corrections" and (SOURCE / own / f"{name}.py").exists():
-            assert path.name == "__init__.py", f"{path.name} imports {name}: corrections do not know one another"
+            assert path.stem in ("__init__", "select") or name == "base", f"{path.name} imports {name}"
+        elif own == "per_sample" and name in PER_SAMPLE_LAYERS:
+            order = PER_SAMPLE_LAYERS.index
+            assert order(name) < order(path.stem), f"{path.name} imports {name}"
         else:
             assert name in allowed, f"{path.name} imports {name}"

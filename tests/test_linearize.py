@@ -14,24 +14,28 @@ from reference import flat, gradient_of, per_sample
 from torch import nn
 
 import unstale
-from unstale.block import Block
-from unstale.linearize import Linearizer
-from unstale.samples import Linearization
+from unstale._flat_params import FlatParams
+from unstale.per_sample.gradients import Linearization
+from unstale.per_sample.linearize import linearize
 
 
-def linearized(prediction, target, parameters, linearizer=None):
-    block = Block(list(parameters))
-    found = (linearizer or Linearizer()).linearize(prediction, target, [block])
+def linearized(prediction, target, parameters):
+    found = linearize(prediction, target, [FlatParams(list(parameters))])
     m = len(prediction)
     generator = torch.Generator().manual_seed(3)
     slope, curvature = torch.randn(m, generator=generator), torch.randn(m, generator=generator)
-    return Linearization(found.pieces[0], slope, curvature)
+    return Linearization(found.gradients[0], slope, curvature)
 
 
-def check(prediction, target, parameters, kinds=None, linearizer=None):
+def irregular_parameters(prediction, target, parameters):
+    """How many parameters take the slow way."""
+    return len(linearize(prediction, target, [FlatParams(list(parameters))]).irregular)
+
+
+def check(prediction, target, parameters, kinds=None, irregular=None):
     """All that a batch can be asked, against matrices made sample by sample."""
     parameters = list(parameters)
-    batch = linearized(prediction, target, parameters, linearizer)
+    batch = linearized(prediction, target, parameters)
     v = per_sample(prediction, parameters)
     u = v - (0 if target is None else per_sample(target, parameters))
     got_v, got_u = batch.matrices()
@@ -49,6 +53,8 @@ def check(prediction, target, parameters, kinds=None, linearizer=None):
     torch.testing.assert_close(swapped.gradient(batch.slope), batch.slope @ u, **close)
     if kinds is not None:
         assert {piece.kind for piece in batch.pieces} == kinds
+    if irregular is not None:
+        assert irregular_parameters(prediction, target, parameters) == irregular
 
 
 def generator(seed=0):
@@ -68,7 +74,7 @@ sizes = st.integers(1, 4)
 def test_linear(m, inputs, outputs, middle, bias, large, constant):
     inputs, outputs = (inputs + 30, outputs + 30) if large else (inputs, outputs)
     torch.manual_seed(m)
-    model = unstale.observe(nn.Linear(inputs, outputs, bias=bias))
+    model = nn.Linear(inputs, outputs, bias=bias)
     x, y = torch.randn(m, *middle, inputs), torch.randn(m, *middle, inputs)
     target = None if constant else 0.9 * values(model, y)
     check(values(model, x), target, model.parameters())
@@ -86,9 +92,7 @@ def test_convolution(m, channels, kernel, stride, padding, dilation, mode, dims)
     layer = (nn.Conv1d, nn.Conv2d)[dims - 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that even kernels with padding="same" copy
-        model = unstale.observe(
-            layer(inputs, outputs, kernel, stride, padding, dilation, groups=groups, padding_mode=mode)
-        )
+        model = layer(inputs, outputs, kernel, stride, padding, dilation, groups=groups, padding_mode=mode)
         shape = (m, inputs) + (6,) * dims
         check(values(model, torch.randn(shape)), 0.9 * values(model, torch.randn(shape)), model.parameters())
 
@@ -96,7 +100,7 @@ def test_convolution(m, channels, kernel, stride, padding, dilation, mode, dims)
 @given(m=sizes, rows=st.integers(2, 40), width=st.integers(1, 20), length=st.integers(1, 3), pad=st.booleans())
 def test_embedding(m, rows, width, length, pad):
     torch.manual_seed(m)
-    model = unstale.observe(nn.Embedding(rows, width, padding_idx=1 if pad else None))
+    model = nn.Embedding(rows, width, padding_idx=1 if pad else None)
     index, other = torch.randint(rows, (m, length)), torch.randint(rows, (m, length))
     check(values(model, index), 0.9 * values(model, other), model.parameters())
 
@@ -109,15 +113,13 @@ def test_embedding(m, rows, width, length, pad):
 )
 def test_layer_norm(m, shape, middle, bias):
     torch.manual_seed(m)
-    model = unstale.observe(nn.LayerNorm(shape, bias=bias))
+    model = nn.LayerNorm(shape, bias=bias)
     x, y = torch.randn(m, *middle, *shape), torch.randn(m, *middle, *shape)
     check(values(model, x), 0.9 * values(model, y), model.parameters())
 
 
 def test_large_layers_stay_factored():
-    model = unstale.observe(
-        nn.Sequential(nn.Embedding(50, 40), nn.Flatten(), nn.Linear(80, 60), nn.Tanh(), nn.Linear(60, 1))
-    )
+    model = nn.Sequential(nn.Embedding(50, 40), nn.Flatten(), nn.Linear(80, 60), nn.Tanh(), nn.Linear(60, 1))
     x, y = torch.randint(50, (3, 2)), torch.randint(50, (3, 2))
     check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters(), kinds={"lookup", "outer", "matrix"})
 
@@ -137,7 +139,7 @@ def test_modules_that_are_not_known_go_by_any_graph():
             return self.head(self.bilinear(h, h) * self.scale)
 
     torch.manual_seed(0)
-    model = unstale.observe(Odd())
+    model = Odd()
     x, y = torch.randn(3, 2, 3), torch.randn(3, 2, 3)
     check(model(x).squeeze(-1), 0.9 * model(y).squeeze(-1), model.parameters())
 
@@ -154,7 +156,7 @@ def test_tied_and_repeated_weights():
             return F.linear(h, self.embed.weight).logsumexp(-1)  # and the table again, as a bare weight
 
     torch.manual_seed(0)
-    model = unstale.observe(Tied())
+    model = Tied()
     x, y = torch.randint(40, (3,)), torch.randint(40, (3,))
     check(model(x), 0.5 * model(y), model.parameters())
 
@@ -166,7 +168,7 @@ def test_reparametrised_and_subclassed_layers_are_not_mistaken_for_plain_ones():
 
     torch.manual_seed(0)
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
-    model = unstale.observe(nn.Sequential(Doubled(3, 4), nn.Tanh(), normed, nn.Tanh(), nn.Linear(4, 1)))
+    model = nn.Sequential(Doubled(3, 4), nn.Tanh(), normed, nn.Tanh(), nn.Linear(4, 1))
     x, y = torch.randn(3, 3), torch.randn(3, 3)
     check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters())
 
@@ -182,12 +184,9 @@ def test_a_model_that_mixes_rows_is_found_out():
             return self.b(torch.tanh(h - h.mean(0)))
 
     torch.manual_seed(0)
-    model = unstale.observe(Centred())
+    model = Centred()
     x, y = torch.randn(5, 3), torch.randn(5, 3)
-    linearizer = Linearizer()
-    with pytest.warns(UserWarning, match="mixes the rows"):
-        check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters(), linearizer=linearizer)
-    check(model(y).squeeze(-1), model(x).squeeze(-1), model.parameters(), linearizer=linearizer)  # and only once
+    check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters(), irregular=2)  # all below the mean
 
 
 # --------------------------------------------------------------- ways of writing the same thing
@@ -216,7 +215,7 @@ class Agent(nn.Module):
 @pytest.fixture
 def agent():
     torch.manual_seed(1)
-    return unstale.observe(Agent())
+    return Agent()
 
 
 @pytest.fixture
@@ -309,7 +308,7 @@ def test_other_targets(agent, data):
     q = agent(s).gather(1, a[:, None]).squeeze(1)
     policy = torch.softmax(torch.randn(5, 3), 1)
     frozen = copy.deepcopy(agent).requires_grad_(False)
-    other = unstale.observe(Agent())
+    other = Agent()
     targets = {
         "q-learning": unstale.targets.q_learning(r, agent(n), d, 0.9),
         "double": unstale.targets.q_learning(r, agent(n), d, 0.9, select=agent(n)),
@@ -333,9 +332,9 @@ def test_row_sharing_targets(kind):
     """A trajectory is one call; under TD(λ) every later row serves every earlier sample."""
     torch.manual_seed(0)
     steps = 6
-    agent = unstale.observe(Agent())
+    agent = Agent()
     if kind == "conv":
-        net = unstale.observe(nn.Sequential(nn.Conv2d(1, 30, 2), nn.Tanh(), nn.Flatten(), nn.Linear(30, 1)))
+        net = nn.Sequential(nn.Conv2d(1, 30, 2), nn.Tanh(), nn.Flatten(), nn.Linear(30, 1))
         values = net(torch.randn(steps + 1, 1, 2, 2)).squeeze(-1)
         parameters = net.parameters()
     elif kind == "q":
@@ -358,7 +357,7 @@ def test_row_sharing_targets(kind):
 def test_rows_that_serve_along_several_directions_go_by_any_graph():
     """Q-learning on one trajectory: a row serves its own action, and its best one as a target."""
     torch.manual_seed(0)
-    agent = unstale.observe(Agent())
+    agent = Agent()
     q = agent(torch.randn(7, 4))
     prediction = q[:-1].gather(1, torch.randint(3, (6, 1))).squeeze(1)
     check(prediction, 1 + 0.9 * q[1:].amax(1), agent.parameters())
@@ -369,13 +368,12 @@ def test_rows_that_serve_along_several_directions_go_by_any_graph():
 def test_rows_may_change_owners_from_step_to_step():
     """The same shapes, indexed differently every time: nothing that was learned of the rows may be reused blindly."""
     torch.manual_seed(0)
-    agent = unstale.observe(Agent())
-    linearizer = Linearizer()
+    agent = Agent()
     states = torch.randn(9, 4)
     for seed in range(6):
         chosen = torch.randperm(9, generator=generator(seed))[:8]
         values = agent.v(states)
-        check(values[chosen[:4]], 0.9 * values[chosen[4:]], agent.parameters(), linearizer=linearizer)
+        check(values[chosen[:4]], 0.9 * values[chosen[4:]], agent.parameters())
 
 
 @pytest.mark.parametrize("m", [1, 3])
@@ -383,8 +381,7 @@ def test_rows_may_change_owners_from_step_to_step():
 def test_what_terminal_samples_hide_is_seen_later(m, style):
     """While every sample is terminal the target's rows are of no consequence, and could be anybody's."""
     torch.manual_seed(0)
-    agent = unstale.observe(Agent())
-    linearizer = Linearizer()
+    agent = Agent()
     s, n = torch.randn(m, 4), torch.randn(m, 4)
     order = torch.randperm(2 * m)
     for not_done in (torch.zeros(m), torch.ones(m), torch.arange(m) % 2.0, torch.ones(m)):
@@ -393,24 +390,12 @@ def test_what_terminal_samples_hide_is_seen_later(m, style):
         else:
             rows = order if style == "shuffled" else torch.arange(2 * m)
             value, next_value = agent.v(torch.cat([s, n])[rows])[rows.argsort()].split(m)
-        check(value, 0.9 * not_done * next_value, agent.parameters(), linearizer=linearizer)
-
-
-def test_observing_is_idempotent_removable_and_survives_copies():
-    model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 30))
-    assert unstale.observe(unstale.observe(model)) is model
-    assert [len(layer._forward_hooks) for layer in model] == [1, 0, 1]
-    twin = copy.deepcopy(model)
-    x = torch.randn(4, 3)
-    check(values(twin, x), None, twin.parameters(), kinds={"outer", "matrix"})
-    assert unstale.unobserve(model) is model
-    assert [len(layer._forward_hooks) for layer in model] == [0, 0, 0]
-    check(values(model, x), None, model.parameters(), kinds={"matrix"})
+        check(value, 0.9 * not_done * next_value, agent.parameters())
 
 
 def test_frozen_parameters_have_no_gradient():
     torch.manual_seed(0)
-    model = unstale.observe(nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 1)))
+    model = nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 1))
     model[2].weight.requires_grad_(False)
     x, y = torch.randn(4, 3), torch.randn(4, 3)
     batch = linearized(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters())
@@ -430,7 +415,7 @@ def test_second_order_taylor_term_is_the_jacobian_of_the_semi_gradient(make):
     torch.manual_seed(0)
     model = make()
     s, n, r = torch.randn(4, 3), torch.randn(4, 3), torch.randn(4)
-    parameters = Block(list(model.parameters()), sort=True).parameters  # the order of the state's vectors
+    parameters = FlatParams(list(model.parameters()), vectors_first=True).parameters  # the order of the state's vectors
 
     def semi_gradient():
         value, target = model(s).squeeze(-1), r + 0.9 * model(n).squeeze(-1)
@@ -487,10 +472,8 @@ def test_mixed_rows_are_found_behind_an_output_layer_that_starts_at_zero():
             h = self.a(x)
             return self.b(torch.tanh(h - h.mean(0)))
 
-    model = unstale.observe(Centred())
-    linearizer = Linearizer()
+    model = Centred()
     x, y = torch.randn(5, 3), torch.randn(5, 3)
-    check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters(), linearizer=linearizer)
+    check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters())
     nn.init.normal_(model.b.weight)
-    with pytest.warns(UserWarning, match="mixes the rows"):
-        check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters(), linearizer=linearizer)
+    check(model(x).squeeze(-1), model(y).squeeze(-1), model.parameters(), irregular=2)

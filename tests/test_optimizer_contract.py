@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -206,12 +208,11 @@ WEIGHTS = {"": 1.0, "a number": 3.0, "one a sample": torch.tensor([0.2, 1.0, 0.0
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
-def test_grad_is_the_ordinary_one_and_accumulates(correction, observed, loss, weight):
+def test_grad_is_the_ordinary_one_and_accumulates(correction, path, loss, weight):
     """Clipping, logging and other optimizers read ``.grad``: it must hold what autograd would have left there."""
     model, twin = twins(mlp)
-    optimizer = unstale.CorrectedSGD(model if observed else model.parameters(), lr=0.1, correction=correction)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction)
     one, two = Stream(), Stream()
     given, ordinary = LOSSES[loss]
     for _ in range(2):
@@ -269,15 +270,12 @@ def on_side(model, side, stream):
     return stream.batch(lambda x: model(x, side))
 
 
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
-def test_parameters_out_of_the_graph_have_no_grad_and_stay(correction, observed):
+def test_parameters_out_of_the_graph_have_no_grad_and_stay(correction, path):
     torch.manual_seed(0)
     model = TwoHeads()
     before = copy.deepcopy(model)
-    optimizer = unstale.CorrectedSGD(
-        model if observed else model.parameters(), lr=0.1, correction=correction, weight_decay=0.1
-    )
+    optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction, weight_decay=0.1)
     stream = Stream()
     for _ in range(3):
         optimizer.backward(on_side(model, "left", stream))
@@ -290,15 +288,12 @@ def test_parameters_out_of_the_graph_have_no_grad_and_stay(correction, observed)
 
 
 @pytest.mark.parametrize("groups", ["one group", "two groups"])
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
-def test_grad_accumulates_over_batches_that_reach_different_parameters(correction, observed, groups):
+def test_grad_accumulates_over_batches_that_reach_different_parameters(correction, path, groups):
     """The second call of a step may bring a head that the first left out; so may the second step."""
     torch.manual_seed(0)
     model = TwoHeads()
     twin = copy.deepcopy(model)
-    if observed:
-        unstale.observe(model)
     split = [{"params": [*model.trunk.parameters(), *model.left.parameters()]}, {"params": model.right.parameters()}]
     optimizer = unstale.CorrectedSGD(
         split if groups == "two groups" else model.parameters(), lr=0.1, correction=correction
@@ -318,16 +313,13 @@ def test_grad_accumulates_over_batches_that_reach_different_parameters(correctio
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
-def test_leaves_outside_the_optimizer_get_their_grad(correction, observed):
+def test_leaves_outside_the_optimizer_get_their_grad(correction, path):
     """Another optimizer's trunk and an input that requires grad are none of ours, but in the prediction's graph.
     A bare leaf of the target is not: the target is held still."""
     torch.manual_seed(0)
     trunk, head = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 1)
-    if observed:
-        unstale.observe(trunk)
-    optimizer = unstale.CorrectedSGD(head if observed else head.parameters(), lr=0.1, correction=correction)
+    optimizer = unstale.CorrectedSGD(head, lr=0.1, correction=correction)
     x, bonus = torch.randn(5, 3, requires_grad=True), torch.randn(5, requires_grad=True)
 
     def batch():
@@ -344,12 +336,11 @@ def test_leaves_outside_the_optimizer_get_their_grad(correction, observed):
         assert bonus.grad is None
 
 
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
-def test_parameter_hooks_fire(correction, observed):
+def test_parameter_hooks_fire(correction, path):
     """A hook sees the gradient and may change it; the correction then follows what it made of it."""
     model, twin = twins(mlp)
-    optimizer = unstale.CorrectedSGD(model if observed else model.parameters(), lr=0.1, correction=correction)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction)
     plain = unstale.CorrectedSGD(twin, lr=0.1, correction=correction)
     seen, landed = [], []
     for number, p in enumerate(model.parameters()):
@@ -375,6 +366,11 @@ def test_parameter_hooks_fire(correction, observed):
 
 
 # ------------------------------------------------------------------------- state
+
+
+def forgotten_batches(expected):
+    """Past batches are functions and cannot be saved; loading says so."""
+    return pytest.warns(UserWarning, match="not part of a state") if expected else nullcontext()
 
 
 def grouped(model, base, correction, **options):
@@ -412,7 +408,8 @@ def test_saved_and_loaded_training_goes_on_bit_for_bit(base, correction, steps):
     fresh = mlp()
     fresh.load_state_dict(saved["model"])
     resumed = grouped(fresh, base, "diagonal", lr=3.0)
-    resumed.load_state_dict(saved["optimizer"])
+    with forgotten_batches(correction == "oracle" and steps > 0):
+        resumed.load_state_dict(saved["optimizer"])
 
     other = Stream()
     other.generator.set_state(stream.generator.get_state())
@@ -456,7 +453,8 @@ def test_loading_copies(correction):
     optimizer.step()  # counted as skipped
     optimizer.zero_grad()
     loaded = grouped(twin, "adam", correction, on_nonfinite="skip")
-    loaded.load_state_dict(optimizer.state_dict())
+    with forgotten_batches(correction == "oracle"):
+        loaded.load_state_dict(optimizer.state_dict())
     before = copy.deepcopy(loaded.state_dict())
 
     def spoil(value):
@@ -812,7 +810,7 @@ def test_clipping_scales_the_taylor_term_alike(base, correction, way):
 @pytest.mark.parametrize("first", ["critic", "actor"])
 @pytest.mark.parametrize("correction", CORRECTIONS[1:])
 def test_clipping_with_an_actor_on_the_trunk(correction, first):
-    """The trunk's gradient is the actor's as well, uncorrected; how both were clipped shows in the critic's head."""
+    """The trunk's gradient is the actor's as well, uncorrected; both are clipped together."""
     torch.manual_seed(0)
     trunk, critic, actor = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 1), nn.Linear(4, 2)
     model = nn.Sequential(trunk, critic)
@@ -831,8 +829,10 @@ def test_clipping_with_an_actor_on_the_trunk(correction, first):
         }
         for name in sorted(losses, key=lambda name: name != first):
             losses[name]()
+        # Where the actor's gradient was added after backward(), nothing tells clipping from it: say it explicitly.
         bound = 0.2
-        factor = bound / (clip_grad_norm_(model.parameters(), bound) + 1e-6)
+        clip = optimizer.clip_grad_norm_ if first == "critic" else partial(clip_grad_norm_, model.parameters())
+        factor = bound / (clip(bound) + 1e-6)
         assert factor < 0.9
         optimizer.step()
         optimizer.zero_grad(), actor.zero_grad()
@@ -857,13 +857,12 @@ def test_clipping_with_an_actor_on_the_trunk(correction, first):
         assert_near(parameters_of(model), parameters_of(twin))
 
 
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
 @every_base
-def test_accumulated_halves_are_the_whole(base, correction, observed):
+def test_accumulated_halves_are_the_whole(base, correction, path):
     """Two batches in one step are one batch of all their samples."""
     model, twin = twins(mlp)
-    optimizer = OPTIMIZERS[base](model if observed else model.parameters(), correction=correction)
+    optimizer = OPTIMIZERS[base](model, correction=correction)
     whole = OPTIMIZERS[base](twin, correction=correction)
     one, two = Stream(m=6), Stream(m=6)
     for _ in range(5):
@@ -973,15 +972,12 @@ def float_vector(m, generator):
     return torch.randn(m, 3, generator=generator).float()
 
 
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
 @every_base
-def test_a_bfloat16_model_trains(base, correction, observed):
+def test_a_bfloat16_model_trains(base, correction, path):
     torch.manual_seed(0)
     model = mlp(16).bfloat16()
-    optimizer = OPTIMIZERS[base](
-        model if observed else model.parameters(), lr=0.5 if base == "sgd" else 0.05, correction=correction, horizon=4
-    )
+    optimizer = OPTIMIZERS[base](model, lr=0.5 if base == "sgd" else 0.05, correction=correction, horizon=4)
     batch = Stream(m=16, gamma=0.5, draw=half_vector).batch(model)
     losses = []
     for _ in range(60):
@@ -1005,17 +1001,14 @@ class Mixed(nn.Module):
 
 
 @pytest.mark.parametrize("groups", ["one group", "two groups"])
-@pytest.mark.parametrize("observed", [True, False], ids=["observed", "any graph"])
 @every_correction
 @pytest.mark.parametrize("base", ["sgd", "tdprop"])
-def test_float32_and_float64_parameters_together(base, correction, observed, groups):
+def test_float32_and_float64_parameters_together(base, correction, path, groups):
     """Each group is followed in its own precision, a mixed one in the larger; paths stay float32's rounding away
     from the same model in float64."""
     torch.manual_seed(0)
     model = Mixed()
     twin = nn.Sequential(copy.deepcopy(model.trunk).double(), copy.deepcopy(model.head))
-    if observed:
-        unstale.observe(model)
 
     def split(*parts):
         if groups == "one group":
@@ -1086,7 +1079,7 @@ def test_a_compiled_step_is_not_compiled_again_and_again(base, correction):
     torch._dynamo.reset()
 
 
-def test_a_group_that_cannot_tell_its_scale_goes_by_the_others():
+def test_explicit_clipping_reaches_every_group():
     """Trunk and head in groups of their own, an actor's gradient on all of the trunk, everything clipped at once."""
     model, twin = twins(mlp)
     groups = [{"params": model[:3]}, {"params": model[3:]}]
@@ -1097,7 +1090,7 @@ def test_a_group_that_cannot_tell_its_scale_goes_by_the_others():
     for _ in range(6):
         optimizer.backward(*one.batch(model)())
         model[:3](states).square().mean().backward()
-        total = float(clip_grad_norm_(model.parameters(), 0.05))
+        total = float(optimizer.clip_grad_norm_(0.05))
         factor = min(1.0, 0.05 / (total + 1e-6))
         plain.backward(*two.batch(twin)(), weight=factor)
         (twin[:3](states).square().mean() * factor).backward()
@@ -1156,7 +1149,7 @@ def test_a_prediction_of_another_network_is_refused(correction):
 def test_states_of_other_optimizers_are_refused():
     model, _ = twins(mlp)
     other = torch.optim.Adam(model.parameters())
-    with pytest.raises(ValueError, match="another kind of optimizer"):
+    with pytest.raises(ValueError, match="has no 'unstale' entry and cannot be loaded"):
         unstale.CorrectedAdam(model).load_state_dict(other.state_dict())
 
 

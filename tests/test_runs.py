@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from unstale.corrections import Blocks, Diagonal, Window
 from unstale.momentum import correct
-from unstale.running import mean_
-from unstale.samples import Linearization
+from unstale.momentum import running_mean_ as mean_
+from unstale.per_sample.gradients import Linearization
 
 CORRECTIONS = {
     "diagonal": lambda n: Diagonal(),

@@ -1,10 +1,11 @@
 """Momentum for temporal-difference learning that follows its moving targets."""
 
 from . import corrections, diagnostics, losses, targets
+from ._batch import ConstantTargetWarning
+from ._compat import observe, unobserve
 from .corrections import paper_horizon
-from .inputs import ConstantTargetWarning
-from .observe import observe, unobserve
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
+from .per_sample.linearize import SlowGradientsWarning
 
 __version__ = "0.1.0"
 
@@ -14,6 +15,7 @@ __all__ = [
     "CorrectedRMSprop",
     "CorrectedSGD",
     "CorrectedTDprop",
+    "SlowGradientsWarning",
     "corrections",
     "diagnostics",
     "losses",

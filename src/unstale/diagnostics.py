@@ -12,11 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import CorrectedOptimizer
-from .block import Block
+from ._batch import BackwardCall, EvaluatedBatch
+from ._flat_params import FlatParams
+from ._optimizer import CorrectedOptimizer
 from .corrections import paper_horizon
-from .inputs import Evaluated, Request
-from .samples import Linearization
+from .per_sample.gradients import Linearization
+from .per_sample.linearize import linearize
 
 
 class GroupReading(NamedTuple):
@@ -74,7 +75,7 @@ def skipped_steps(optimizer: CorrectedOptimizer) -> int:
 
 
 class _Remembered(NamedTuple):
-    request: Request
+    call: BackwardCall
     batch: Linearization
     point: Tensor
     target: Tensor | None
@@ -100,7 +101,7 @@ class Monitor:
         self._every = every
         self._beta = optimizer.momentum_beta
         self._horizon = horizon or paper_horizon(self._beta)
-        self._block = Block([p for settings in optimizer.param_groups for p in settings["params"]])
+        self._params = FlatParams([p for settings in optimizer.param_groups for p in settings["params"]])
         self._remembered: deque[_Remembered] = deque(maxlen=-(-self._horizon // every))
         self._steps = 0
         optimizer.watchers.append(self._watch)
@@ -109,18 +110,19 @@ class Monitor:
         """Stop watching."""
         self._optimizer.watchers.remove(self._watch)
 
-    def _watch(self, request: Request, seen: Evaluated, starts_a_step: bool) -> None:
+    def _watch(self, call: BackwardCall, batch: EvaluatedBatch, starts_a_step: bool) -> None:
         self._steps += starts_a_step
-        if request.batch is None or self._steps % self._every:
+        if call.function is None or self._steps % self._every:
             return
         self._remembered.append(
-            _Remembered(request, self._linearized(seen), self._block.point(), _detached(seen.target), self._steps)
+            _Remembered(call, self._linearized(batch), self._params.point(), _detached(batch.target), self._steps)
         )
 
-    def _linearized(self, seen: Evaluated) -> Linearization:
-        found = self._optimizer.linearizer.linearize(seen.prediction, seen.target, [self._block])
-        slope, curvature = (x.to(self._block.device, self._block.dtype) for x in (seen.slope, seen.curvature))
-        return Linearization(found.pieces[0], slope, curvature)
+    def _linearized(self, batch: EvaluatedBatch) -> Linearization:
+        with self._params.hooks_disabled():
+            found = linearize(batch.prediction, batch.target, [self._params])
+        slope, curvature = (x.to(self._params.device, self._params.dtype) for x in (batch.slope, batch.curvature))
+        return Linearization(found.gradients[0], slope, curvature)
 
     @torch.no_grad()
     def read(self) -> Drift:
@@ -130,10 +132,10 @@ class Monitor:
                 "nothing was remembered yet: give optimizer.backward() the batch as a function that returns "
                 "(prediction, target)."
             )
-        now = self._block.point()
+        now = self._params.point()
         drifts, weights, corrected, stale = [], [], [], []
-        for request, batch, point, target, step in self._remembered:
-            seen = request.again()
+        for call, batch, point, target, step in self._remembered:
+            seen = call.evaluate_again()
             true = self._linearized(seen)
             gradient = true.semi_gradient()
             fresh = batch.gradient(batch.slope + batch.curvature * batch.shift(now - point))

@@ -1,19 +1,39 @@
-"""The corrected momentum itself, for one parameter vector or for many runs side by side.
+"""Momentum and its correction, for one parameter vector or batched over runs.
 
-μ ← β μ + (1-β) g                            momentum, damped as in the paper
-μ̂ = μ − min(1, κ ‖μ‖ / ‖η‖) η                never corrected by more than κ times itself
+μ ← β μ + (1-β) g                            momentum, a damped running mean
+μ̂ = μ − min(1, κ ‖μ‖ / ‖η‖) η                the correction η, bounded by κ times the momentum
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
+def decay_(x: Tensor, factor: float | Tensor) -> Tensor:
+    """``x ← factor · x``, in place. A factor of shape ``[...]`` has one number per run of ``x [..., n]``."""
+    return x.mul_(per_run(factor, x))
+
+
+def running_mean_(running: Tensor, new: Tensor, beta: float | Tensor) -> Tensor:
+    """``running ← β running + (1-β) new``, in place."""
+    if isinstance(beta, Tensor):
+        return running.lerp_(new, (1 - per_run(beta, running)).expand_as(running))
+    return running.lerp_(new, 1 - beta)
+
+
+def per_run(factor: float | Tensor, x: Tensor) -> Any:
+    """A factor of shape ``[...]``, one number per run, reshaped to broadcast with ``x [..., n]``."""
+    if isinstance(factor, Tensor):
+        return factor.reshape(factor.shape + (1,) * (x.ndim - factor.ndim))
+    return factor
+
+
 class Corrected(NamedTuple):
-    """``momentum`` is ``μ̂``; staleness is ``eta_norm / mu_norm``; ``kept`` is the share of ``η`` that was applied."""
+    """The corrected momentum ``μ̂``. Staleness is ``eta_norm / mu_norm``; ``kept`` is the share of ``η`` that was
+    applied (None: no bound)."""
 
     momentum: Tensor
     mu_norm: Tensor
@@ -22,11 +42,18 @@ class Corrected(NamedTuple):
 
 
 def correct(mu: Tensor, eta: Tensor, trust: float | Tensor | None, out: Tensor | None = None) -> Corrected:
-    """Momentum less its staleness, within the trust bound (``None``: none), written to ``out`` if given."""
+    """Subtract the correction from the momentum, within the trust bound.
+
+    Args:
+        mu: momentum ``μ [..., n]``.
+        eta: correction ``η [..., n]``.
+        trust: the bound ``κ`` on ``‖η‖ / ‖μ‖``; None for no bound.
+        out: where ``μ̂`` is written.
+    """
     mu_norm = torch.linalg.vector_norm(mu, dim=-1)
     eta_norm = torch.linalg.vector_norm(eta, dim=-1)
     if trust is None:
         return Corrected(torch.sub(mu, eta, out=out), mu_norm, eta_norm, None)
-    kept = (mu_norm * trust / eta_norm).nan_to_num(1.0, 1.0).clamp(max=1.0)  # nothing to bound where η = 0
+    kept = (mu_norm * trust / eta_norm).nan_to_num(1.0, 1.0).clamp(max=1.0)  # η = 0 needs no bound
     momentum = torch.addcmul(mu, eta, kept.unsqueeze(-1), value=-1, out=out)
     return Corrected(momentum, mu_norm, eta_norm, kept)

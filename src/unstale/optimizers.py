@@ -6,18 +6,18 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from .base import CorrectedOptimizer
-from .group import State
-from .options import DOC, Options
-from .running import mean_
-from .samples import Linearization
+from ._optimizer import CorrectedOptimizer
+from ._options import DOC, Options
+from ._param_group import GroupState
+from .momentum import running_mean_
+from .per_sample.gradients import Linearization
 
 
 class CorrectedSGD(CorrectedOptimizer):
     """Momentum SGD with corrected momentum: ``θ ← θ − lr μ̂``.
 
     Args:
-        params: parameters, parameter groups, or a module, which is then observed (:func:`unstale.observe`).
+        params: parameters, parameter groups, or a module.
         lr: learning rate ``α``.
         beta: how much momentum remembers, ``β``. The mean is damped, ``μ ← β μ + (1-β) g``, so ``lr`` means the
             same at every ``β``; ``torch.optim.SGD(lr=a, momentum=β)`` is ``lr = a / (1-β)`` here.
@@ -36,7 +36,7 @@ class CorrectedSGD(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, beta=beta), dict(options))
 
     def _direction(
-        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
     ) -> Tensor:
         return momentum
 
@@ -47,7 +47,7 @@ class CorrectedAdam(CorrectedOptimizer):
     With ``correction="none"`` it is ``torch.optim.Adam``, or ``AdamW`` with weight decay.
 
     Args:
-        params: parameters, parameter groups, or a module, which is then observed (:func:`unstale.observe`).
+        params: parameters, parameter groups, or a module.
         lr: learning rate ``α``.
         betas: how much the means of the gradient and of its square remember, ``β₁`` and ``β₂``.
         eps: added to the denominator, ``ε``.
@@ -65,7 +65,7 @@ class CorrectedAdam(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps), dict(options))
 
     def _direction(
-        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
     ) -> Tensor:
         return _debiased(state, settings, momentum, gradient.square())
 
@@ -80,7 +80,7 @@ class CorrectedTDprop(CorrectedAdam):
     _needs_samples = True
 
     def _direction(
-        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
     ) -> Tensor:
         return _debiased(state, settings, momentum, batch.squared_diagonal())
 
@@ -92,7 +92,7 @@ class CorrectedRMSprop(CorrectedOptimizer):
     ``torch.optim.RMSprop``.
 
     Args:
-        params: parameters, parameter groups, or a module, which is then observed (:func:`unstale.observe`).
+        params: parameters, parameter groups, or a module.
         lr: learning rate.
         beta: how much momentum remembers, ``β``.
         alpha: how much the mean of the squared gradient remembers.
@@ -112,18 +112,18 @@ class CorrectedRMSprop(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, beta=beta, alpha=alpha, eps=eps), dict(options))
 
     def _direction(
-        self, state: State, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
     ) -> Tensor:
         mean = _running(state, gradient.square(), settings["alpha"])
         return momentum / mean.sqrt().add_(settings["eps"])
 
 
 for _class in (CorrectedSGD, CorrectedAdam, CorrectedRMSprop):
-    assert _class.__doc__ is not None
-    _class.__doc__ = _class.__doc__.replace("{options}", DOC.strip())
+    if _class.__doc__ is not None:  # python -OO strips docstrings
+        _class.__doc__ = _class.__doc__.replace("{options}", DOC.strip())
 
 
-def _debiased(state: State, settings: dict[str, Any], momentum: Tensor, square: Tensor) -> Tensor:
+def _debiased(state: GroupState, settings: dict[str, Any], momentum: Tensor, square: Tensor) -> Tensor:
     """Adam's quotient of two means that both start at zero."""
     beta1, beta2 = settings["betas"]
     mean = _running(state, square, beta2)
@@ -131,7 +131,7 @@ def _debiased(state: State, settings: dict[str, Any], momentum: Tensor, square: 
     return momentum / root.mul_(1 - beta1 ** state["step"])
 
 
-def _running(state: State, square: Tensor, beta: float) -> Tensor:
+def _running(state: GroupState, square: Tensor, beta: float) -> Tensor:
     if "square" not in state:
         state["square"] = square.new_zeros(square.shape)
-    return mean_(state["square"], square, beta)
+    return running_mean_(state["square"], square, beta)

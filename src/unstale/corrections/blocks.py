@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..running import decay_, over
-from ..samples import Linearization
+from ..momentum import decay_, per_run
+from ..per_sample.gradients import Linearization
+from .base import Correction, Memory, Replay
+
+# A matrix of more rows than this does not stay in the cache between steps.
+MAX_CACHED_SIZE = 2000
 
 
-class Blocks:
+def dense(size: int) -> Blocks:
+    """The full correction with its n×n matrix. One that outgrows the cache is written to every tenth step only."""
+    return Blocks([size], merge_every=10 if size > MAX_CACHED_SIZE else 1)
+
+
+class Blocks(Correction):
     """``η ← β (η − ζᵀ d)``, then ``ζ ← β ζ + (1-β) Z``, with ``Z`` cut into blocks of the given sizes.
 
-    Equal neighbours are kept and multiplied together, ``[..., count, size, size]``. What is kept is ``ζᵀ``.
+    Neighbouring blocks of equal size are stored and multiplied together, ``[..., count, size, size]``. The stored
+    matrices are ``ζᵀ``.
 
-    To write ``ζ`` takes longer than to read it. With ``merge_every`` above 1, that many batches wait before they are
-    added to it in one matrix product; until then ``d`` meets their samples one by one. The sum is the same.
+    Writing ``ζ`` takes longer than reading it. With ``merge_every`` above 1, that many batches are buffered before they
+    are added to it in one matrix product; until then ``d`` is multiplied with their samples. The result is the same.
     """
 
     def __init__(self, sizes: Sequence[int], merge_every: int = 1) -> None:
@@ -35,14 +44,14 @@ class Blocks:
 
     def update(
         self,
-        memory: dict[str, Any],
+        memory: Memory,
         batch: Linearization,
         displacement: Tensor,
         beta: float | Tensor,
-        replay: Any = None,
+        replay: Replay | None = None,
     ) -> Tensor:
         v, u = batch.matrices()
-        weight = batch.curvature * (1 - over(beta, batch.curvature))
+        weight = batch.curvature * (1 - per_run(beta, batch.curvature))
         if not memory:
             memory["eta"] = v.new_zeros(*v.shape[:-2], batch.size)
             memory["zeta"] = [
@@ -50,69 +59,71 @@ class Blocks:
                 for span, size in self._stretches
             ]
             if self.merge_every > 1:
-                memory["waiting"] = {}
+                memory["buffer"] = {}
         self._move(memory, displacement)
-        if "waiting" not in memory:
+        if "buffer" not in memory:
             self._add(memory, weight, v, u, beta)
         else:
-            self._wait(memory, weight, v, u, beta)
+            self._append(memory, weight, v, u, beta)
         if batch.hessian is not None:
             self._merge(memory)
             for zeta, (span, size) in self._matrices(memory):
                 part = batch.hessian[..., span, span].unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
                 own = part.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-                zeta.add_(own.mT * (1 - over(beta, own)))
+                zeta.add_(own.mT * (1 - per_run(beta, own)))
         return decay_(memory["eta"], beta)
 
-    def _move(self, memory: dict[str, Any], displacement: Tensor) -> None:
+    def _move(self, memory: Memory, displacement: Tensor) -> None:
         """``η ← η − ζᵀ d``."""
-        waiting = memory.get("waiting")
+        buffer = memory.get("buffer")
         for zeta, (span, size) in self._matrices(memory):
             d = _cut(displacement, span, size).unsqueeze(-2)
-            moved = d @ zeta.mT  # a row times a matrix: BLAS is ten times slower at many matrices times a column
-            if waiting:
-                v, u = (_by_block(waiting[name], span, size) for name in "vu")
-                shift = d @ u.mT * waiting["weight"][..., None, None, :]
-                moved = shift @ v + moved * over(waiting["decay"], moved)
+            moved = d @ zeta.mT  # BLAS is ten times slower at a batch of matrices times columns
+            if buffer:
+                v, u = (_by_block(buffer[name], span, size) for name in "vu")
+                shift = d @ u.mT * buffer["weight"][..., None, None, :]
+                moved = shift @ v + moved * per_run(buffer["decay"], moved)
             memory["eta"][..., span].sub_(moved.flatten(-3))
 
-    def _add(self, memory: dict[str, Any], weight: Tensor, v: Tensor, u: Tensor, decay: float | Tensor) -> None:
+    def _add(self, memory: Memory, weight: Tensor, v: Tensor, u: Tensor, decay: float | Tensor) -> None:
         """``ζ ← decay · ζ + Σ_k w_k u_k v_kᵀ``."""
         weighted = v * weight.unsqueeze(-1)
         for zeta, (span, size) in self._matrices(memory):
             _decay_and_add_outer(zeta, decay, _by_block(weighted, span, size), _by_block(u, span, size))
 
-    def _wait(self, memory: dict[str, Any], weight: Tensor, v: Tensor, u: Tensor, beta: float | Tensor) -> None:
-        """Put a batch with those that wait. Where there is no room for another like it, merge them."""
-        waiting, samples = memory["waiting"], weight.shape[-1]
-        if waiting and samples > waiting["weight"].shape[-1] - int(waiting["samples"]):
+    def _append(self, memory: Memory, weight: Tensor, v: Tensor, u: Tensor, beta: float | Tensor) -> None:
+        """Buffer a batch; merge the buffer when it has no room for another one of this size."""
+        buffer, samples = memory["buffer"], weight.shape[-1]
+        if buffer and samples > buffer["weight"].shape[-1] - int(buffer["samples"]):
             self._merge(memory)
-            if samples > waiting["weight"].shape[-1]:
-                waiting.clear()  # batches have become larger than there will ever be room for
-        if not waiting:
+            if samples > buffer["weight"].shape[-1]:
+                buffer.clear()  # the batches have become larger than the buffer
+        if not buffer:
             room = samples * self.merge_every
-            waiting["weight"] = weight.new_zeros(*weight.shape[:-1], room)
-            waiting["v"], waiting["u"] = (v.new_zeros(*v.shape[:-2], room, v.shape[-1]) for _ in range(2))
-            waiting["decay"] = 1.0  # of ζ since it was written
-            waiting["samples"] = torch.zeros((), dtype=torch.int64)  # that wait; on the CPU, where places are chosen
-        decay_(waiting["weight"], beta)
-        waiting["decay"] = waiting["decay"] * beta
-        place = slice(int(waiting["samples"]), int(waiting["samples"]) + samples)
-        waiting["v"][..., place, :], waiting["u"][..., place, :], waiting["weight"][..., place] = v, u, weight
-        waiting["samples"] += samples
-        if place.stop + samples > waiting["weight"].shape[-1]:
+            buffer["weight"] = weight.new_zeros(*weight.shape[:-1], room)
+            buffer["v"], buffer["u"] = (v.new_zeros(*v.shape[:-2], room, v.shape[-1]) for _ in range(2))
+            buffer["decay"] = 1.0  # of ζ since it was last written
+            buffer["samples"] = torch.zeros(
+                (), dtype=torch.int64
+            )  # in the buffer; on the CPU, where positions are computed
+        decay_(buffer["weight"], beta)
+        buffer["decay"] = buffer["decay"] * beta
+        place = slice(int(buffer["samples"]), int(buffer["samples"]) + samples)
+        buffer["v"][..., place, :], buffer["u"][..., place, :], buffer["weight"][..., place] = v, u, weight
+        buffer["samples"] += samples
+        if place.stop + samples > buffer["weight"].shape[-1]:
             self._merge(memory)
 
-    def _merge(self, memory: dict[str, Any]) -> None:
-        """Add to ``ζ`` what waits."""
-        waiting = memory.get("waiting")
-        if waiting:
-            self._add(memory, waiting["weight"], waiting["v"], waiting["u"], waiting["decay"])
-            waiting["weight"].zero_()
-            waiting["decay"] = 1.0
-            waiting["samples"].zero_()
+    def _merge(self, memory: Memory) -> None:
+        """Add the buffer to ``ζ``."""
+        buffer = memory.get("buffer")
+        if buffer:
+            self._add(memory, buffer["weight"], buffer["v"], buffer["u"], buffer["decay"])
+            buffer["weight"].zero_()
+            buffer["decay"] = 1.0
+            buffer["samples"].zero_()
 
-    def _matrices(self, memory: dict[str, Any]) -> Iterator[tuple[Tensor, tuple[slice, int]]]:
+    def _matrices(self, memory: Memory) -> Iterator[tuple[Tensor, tuple[slice, int]]]:
         return zip(memory["zeta"], self._stretches, strict=True)
 
 

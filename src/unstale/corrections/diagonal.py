@@ -1,25 +1,24 @@
-"""The diagonal of the Taylor term alone: 3n numbers, blind to how parameters move one another's residuals."""
+"""The diagonal of the Taylor term: 3n numbers. It ignores how a parameter changes the residuals of others."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ..running import decay_
-from ..samples import Linearization
+from ..momentum import decay_
+from ..per_sample.gradients import Linearization
+from .base import Correction, Memory, Replay
 
 
-class Diagonal:
+class Diagonal(Correction):
     """``η ← β (η − ζ ∘ d)``, then ``ζ ← β ζ + (1-β) diag Z``."""
 
     def update(
         self,
-        memory: dict[str, Any],
+        memory: Memory,
         batch: Linearization,
         displacement: Tensor,
         beta: float | Tensor,
-        replay: Any = None,
+        replay: Replay | None = None,
     ) -> Tensor:
         if not memory:
             memory["eta"] = displacement.new_zeros(displacement.shape)

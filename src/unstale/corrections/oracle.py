@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
-from ..running import mean_, over
-from ..samples import Batch
+from ..momentum import per_run, running_mean_
+from ..per_sample.gradients import Batch
+from .base import Correction, Memory
 
 
-class Oracle:
+class Oracle(Correction):
     """``μ* = (1-β) Σ β^{t-i} ∇J_i(θ)`` over the last ``horizon`` batches, the newest included.
 
     ``η`` is what is left of the batches' own running mean, so gradients of other losses stay in μ.
     """
+
+    needs_per_sample_gradients = False
+    needs_displacement = False
+    needs_replay = True
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
@@ -23,7 +27,7 @@ class Oracle:
 
     def update(
         self,
-        memory: dict[str, Any],
+        memory: Memory,
         batch: Batch,
         displacement: Tensor,
         beta: float | Tensor,
@@ -33,10 +37,10 @@ class Oracle:
         gradient = batch.semi_gradient()
         if not memory:
             memory["stale"] = gradient.new_zeros(gradient.shape)
-        stale = mean_(memory["stale"], gradient, beta)
+        stale = running_mean_(memory["stale"], gradient, beta)
         self._past = [(again, weight * beta) for again, weight in self._past[: self.horizon - 1]]
-        fresh = gradient * (1 - over(beta, gradient))
+        fresh = gradient * (1 - per_run(beta, gradient))
         for again, weight in self._past:
-            fresh = fresh + again().semi_gradient() * over(weight, gradient)
+            fresh = fresh + again().semi_gradient() * per_run(weight, gradient)
         self._past.insert(0, (replay, 1 - beta))
         return stale - fresh

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..running import decay_, over
-from ..samples import Linearization, Piece, matched
+from ..momentum import decay_, per_run
+from ..per_sample.gradients import Linearization, SampleGradients, matched
+from .base import Correction, Memory
 
 
-class Window:
+class Window(Correction):
     """Remembers ``horizon`` batches, the newest included.
 
     ``refresh`` names ages (1, 2, 4, …) at which a remembered batch is linearised again where the parameters are now,
@@ -36,7 +37,7 @@ class Window:
 
     def update(
         self,
-        memory: dict[str, Any],
+        memory: Memory,
         batch: Linearization,
         displacement: Tensor,
         beta: float | Tensor,
@@ -48,7 +49,7 @@ class Window:
                 if name in memory:
                     decay_(memory[name], beta)
         self._make_room(memory, batch)
-        fresh = 1 - over(beta, batch.slope)
+        fresh = 1 - per_run(beta, batch.slope)
         self._write(memory, batch, memory["batches"], fresh)
         if self.refresh:
             self._refresh(memory, replay, memory["batches"], fresh, beta)
@@ -56,7 +57,7 @@ class Window:
         eta = _ring(memory).gradient((memory["weight"] * memory["shift"]).neg_())
         return eta.add_(memory["base"]) if "base" in memory else eta
 
-    def _make_room(self, memory: dict[str, Any], batch: Linearization) -> None:
+    def _make_room(self, memory: Memory, batch: Linearization) -> None:
         """Slots for batches like this one; slots that are there already grow to its size."""
         if not memory:
             memory["shift"] = _slots_like(batch.slope, batch.slope.ndim - 1, self.horizon)
@@ -88,7 +89,7 @@ class Window:
         shape[axis + 1] = want - have
         return torch.cat([slots, slots.new_zeros(shape)], axis + 1).flatten(axis, axis + 1)
 
-    def _write(self, memory: dict[str, Any], batch: Linearization, number: Tensor, factor: float | Tensor) -> None:
+    def _write(self, memory: Memory, batch: Linearization, number: Tensor, factor: float | Tensor) -> None:
         """Put batch ``number`` into its slot, unshifted, weighed by ``factor``."""
         slot = self._slot(memory, number)
         width = len(slot)
@@ -103,13 +104,13 @@ class Window:
             memory[name].index_copy_(-1, slot, weight)
         memory["shift"].index_fill_(-1, slot, 0.0)
 
-    def _refresh(self, memory: dict[str, Any], replay: Callable | None, number: Tensor, fresh: Any, beta: Any) -> None:
+    def _refresh(self, memory: Memory, replay: Callable | None, number: Tensor, fresh: Any, beta: Any) -> None:
         """Linearise the batches of chosen ages again.
 
         ``base`` keeps what that changes: μ holds the gradient that a batch had when it came, while its shifts now
         count from where it was linearised last.
         """
-        past = [(again, factor * over(beta, memory["slope"])) for again, factor in self._past[: self.horizon - 1]]
+        past = [(again, factor * per_run(beta, memory["slope"])) for again, factor in self._past[: self.horizon - 1]]
         self._past = [(replay, fresh), *past]
         for age in self.refresh:
             replay, factor = self._past[age] if age < len(self._past) else (None, 0.0)
@@ -124,15 +125,15 @@ class Window:
             self._write(memory, again, number - age, factor)
             memory["base"] -= again.gradient(again.slope * factor)
 
-    def _slot(self, memory: dict[str, Any], number: Tensor) -> Tensor:
+    def _slot(self, memory: Memory, number: Tensor) -> Tensor:
         """The places of the samples of the slot that a batch is written to."""
         width = memory["shift"].shape[-1] // self.horizon
         return number % self.horizon * width + torch.arange(width, device=number.device)
 
 
-def _ring(memory: dict[str, Any]) -> Linearization:
+def _ring(memory: Memory) -> Linearization:
     """The window as one long batch."""
-    pieces = tuple(Piece.from_dict(plain) for plain in memory["pieces"])
+    pieces = tuple(SampleGradients.from_dict(plain) for plain in memory["pieces"])
     return Linearization(pieces, memory["weight"], memory["weight"])
 
 

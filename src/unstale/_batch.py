@@ -1,4 +1,4 @@
-"""Reading what users hand to ``backward``, with errors that say what to change."""
+"""Reading what users pass to ``backward``, with errors that say what to change."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import losses
+from ._warnings import user_stacklevel
 from .losses import Loss
 
 BatchFunction = Callable[[], "tuple[Tensor, Tensor | float]"]
@@ -20,48 +21,50 @@ class ConstantTargetWarning(UserWarning):
     """A target without a graph: legal (regression, a frozen network), but often a stray ``detach()``."""
 
 
-class Evaluated(NamedTuple):
-    """A batch at some parameters. ``target`` is None where it does not depend on them."""
+class EvaluatedBatch(NamedTuple):
+    """A batch at some parameters. Slope and curvature contain the ``1/m`` of the mean and the samples' weights."""
 
     prediction: Tensor
-    target: Tensor | None
-    mean: Tensor
-    health: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
+    target: Tensor | None  # None if it depends on no parameter
+    loss: Tensor  # the mean, detached
+    check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
 
 
-class Request(NamedTuple):
-    """A call of ``backward``: enough to evaluate the same batch again later, if it came as a function."""
+class BackwardCall(NamedTuple):
+    """The arguments of one call of ``backward``, from which the same batch can be evaluated again later if it came as a
+    function."""
 
-    batch: BatchFunction | None
+    function: BatchFunction | None
     loss: Loss | str
     weight: Tensor | float
 
-    def again(self) -> Evaluated:
-        assert self.batch is not None
+    def evaluate_again(self) -> EvaluatedBatch:
+        """The batch at today's parameters."""
+        assert self.function is not None
         with torch.enable_grad():
-            return self.evaluated(*self.batch())
+            return self.evaluate(*self.function())
 
-    def evaluated(self, prediction: Tensor, target: Tensor | float | None) -> Evaluated:
-        """Loss, slopes and curvatures of the batch, the mean's ``1/m`` and the samples' weights included."""
-        prediction, target = checked(prediction, target)
+    def evaluate(self, prediction: Tensor, target: Tensor | float | None) -> EvaluatedBatch:
+        """Loss, slopes and curvatures of a batch."""
+        prediction, target = check_batch(prediction, target)
         value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - target.detach())
         total = value.sum()
         live = target if target.requires_grad else None
         if isinstance(self.weight, Tensor):
-            share = _checked_weight(self.weight.detach(), prediction) / len(value)
-            health = total + (share * 0).sum()
-            return Evaluated(prediction, live, (value * share).sum(), health, slope * share, curvature * share)
+            share = _check_weight(self.weight.detach(), prediction) / len(value)
+            check = total + (share * 0).sum()
+            return EvaluatedBatch(prediction, live, (value * share).sum(), check, slope * share, curvature * share)
         each = self.weight / prediction.shape[0]
-        health = total if math.isfinite(each) else total * each
-        return Evaluated(prediction, live, total * each, health, slope * each, curvature * each)
+        check = total if math.isfinite(each) else total * each
+        return EvaluatedBatch(prediction, live, total * each, check, slope * each, curvature * each)
 
 
 def read_batch(
     prediction: Tensor | BatchFunction, target: Tensor | float | None
 ) -> tuple[BatchFunction | None, Tensor, Tensor | float]:
-    """A batch given as two tensors, or as a function that makes them."""
+    """A batch given as two tensors, or as a function that returns them."""
     if isinstance(prediction, Tensor):
         if target is None:
             raise TypeError("backward() needs a target: call backward(prediction, target).")
@@ -70,13 +73,13 @@ def read_batch(
         raise TypeError(f"prediction must be a tensor or a function, not {type(prediction).__name__}.")
     if target is not None:
         raise TypeError("a batch given as a function returns its own target; leave target out.")
-    made = prediction()
-    if not (isinstance(made, tuple) and len(made) == 2):
+    result = prediction()
+    if not (isinstance(result, tuple) and len(result) == 2):
         raise TypeError("a batch given as a function must return the pair (prediction, target).")
-    return prediction, *made
+    return prediction, *result
 
 
-def checked(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
+def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Prediction and target as two tensors of shape ``[m]``, or an error."""
     if not isinstance(prediction, Tensor):
         raise TypeError(f"prediction must be a tensor, not {type(prediction).__name__}.")
@@ -89,7 +92,7 @@ def checked(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, 
     for name, tensor in (("prediction", prediction), ("target", target)):
         if tensor.ndim != 1:
             raise ValueError(
-                f"{name} must have shape [m], one number a sample, but has shape {list(tensor.shape)}."
+                f"{name} must have shape [m], one number per sample, but has shape {list(tensor.shape)}."
                 + _shape_advice(tensor)
             )
     if prediction.shape != target.shape:
@@ -106,10 +109,10 @@ def checked(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, 
     return prediction, target
 
 
-def _checked_weight(weight: Tensor, prediction: Tensor) -> Tensor:
+def _check_weight(weight: Tensor, prediction: Tensor) -> Tensor:
     if weight.ndim and weight.shape != prediction.shape:
         raise ValueError(
-            f"weight must be a number or have shape [{prediction.shape[0]}], one a sample, but has shape "
+            f"weight must be a number or have shape [{prediction.shape[0]}], one per sample, but has shape "
             f"{list(weight.shape)}." + (" Use .squeeze(-1)." if weight.ndim == 2 else "")
         )
     return weight
@@ -119,16 +122,17 @@ def _shape_advice(tensor: Tensor) -> str:
     if tensor.ndim == 2 and tensor.shape[1] == 1:
         return " Use .squeeze(-1)."
     if tensor.ndim == 2:
-        return " Choose one value a sample, such as q.gather(1, action[:, None]).squeeze(1), or .flatten() it."
+        return " Choose one value per sample, such as q.gather(1, action[:, None]).squeeze(1), or .flatten() it."
     return " Use .flatten(), or .reshape(1) for a single sample."
 
 
 def warn_constant_target() -> None:
+    """Warn about a target without a graph."""
     warnings.warn(
         "target does not depend on any parameter, so only the prediction's half of the staleness is corrected. For "
         "TD targets pass the bootstrap value live: no detach(), no torch.no_grad(). If it is meant to be constant "
         "(regression, a frozen target network), ignore this with warnings.simplefilter('ignore', "
         "unstale.ConstantTargetWarning).",
         ConstantTargetWarning,
-        stacklevel=3,
+        stacklevel=user_stacklevel(),
     )

@@ -1,12 +1,11 @@
-"""What a batch looks like to first order: its per-sample gradients, and the algebra done with them.
+"""Per-sample gradients of a batch, and the algebra that corrections do with them.
 
-Every sample ``k`` has the gradient of its prediction, ``v_k``, and of its residual, ``u_k`` (target included).
-They live over a flat parameter vector of length ``n`` and are kept in pieces, each covering a span of it in the
-form that is cheapest to hold. A piece answers four questions and never writes out more than it must.
+Every sample ``k`` has the gradient of its prediction, ``v_k``, and of its residual, ``u_k`` (target included), over a
+flat parameter vector of length ``n``. They are stored in pieces, each over a span of that vector in the form that takes
+the least room; no piece materializes more than it must.
 
-Index letters: ``k`` samples, ``t`` positions within a sample (calls of a layer, pixels of a convolution),
-``o`` and ``i`` outputs and inputs of a layer, ``p`` parameters of a span. Leading dimensions ``...`` are runs
-stepped side by side.
+Index letters: ``k`` samples, ``t`` positions within a sample (calls of a layer, pixels of a convolution), ``o`` and
+``i`` outputs and inputs of a layer, ``p`` parameters of a span. Leading dimensions ``...`` are a batch of runs.
 """
 
 from __future__ import annotations
@@ -19,15 +18,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .running import decay_, over
+from ..momentum import decay_, per_run
 
-# A temporary of per-sample gradients is cut into chunks of at most this many numbers.
-CHUNK = 1 << 24
+# Temporaries of materialized gradients are cut into chunks of at most this many entries.
+MAX_CHUNK_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Piece(ABC):
-    """Per-sample gradients over one span of the parameters. ``tensors`` has one sample axis each."""
+class SampleGradients(ABC):
+    """Per-sample gradients over one span of the parameters. Each of ``tensors`` has one sample axis.
+
+    ``head`` is the number of positions that belong to the prediction; the rest belong to the target.
+    """
 
     span: slice
     tensors: tuple[Tensor, ...]
@@ -38,7 +40,7 @@ class Piece(ABC):
 
     @abstractmethod
     def shift(self, displacement: Tensor) -> Tensor:
-        """``u_k · d`` for every sample: how far a displacement moves its residual."""
+        """``u_k · d`` for every sample: the change of its residual under a displacement."""
 
     @abstractmethod
     def gradient(self, weight: Tensor, out: Tensor) -> None:
@@ -51,45 +53,45 @@ class Piece(ABC):
             out.add_((c.unsqueeze(-1) * u * v).sum(-2))
 
     def squared_diagonal(self, weight: Tensor) -> Tensor:
-        """``Σ_k w_k (u_k ∘ v_k)²``, which TDprop divides by."""
+        """``Σ_k w_k (u_k ∘ v_k)²``, TDprop's denominator."""
         return sum(((c.unsqueeze(-1) * (u * v).square()).sum(-2) for v, u, c in self._chunks(weight)), torch.zeros(()))
 
     @abstractmethod
     def matrices(self) -> tuple[Tensor, Tensor]:
-        """``v`` and ``u`` written out, ``[..., k, p]`` each."""
+        """``v`` and ``u``, ``[..., k, p]`` each."""
 
     @property
     def positions(self) -> tuple[int, int]:
-        """How many positions the prediction has, and how many the target. Written-out gradients have none."""
+        """How many positions the prediction has, and how many the target. Materialized gradients have none."""
         return (0, 0)
 
-    def with_positions(self, head: int, tail: int) -> Piece:
-        """The same gradients with positions of zeros added: how batches of different make come to share a shape."""
+    def with_positions(self, head: int, tail: int) -> SampleGradients:
+        """The same gradients, padded with positions of zeros to a common shape."""
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """This piece in plain containers, as states are saved."""
+        """This piece in plain containers, as it is saved in a state."""
         return dict(
             kind=self.kind, start=self.span.start, stop=self.span.stop, head=self.head, tensors=list(self.tensors)
         )
 
     @staticmethod
-    def from_dict(plain: dict[str, Any]) -> Piece:
+    def from_dict(plain: dict[str, Any]) -> SampleGradients:
         return KINDS[plain["kind"]](slice(plain["start"], plain["stop"]), tuple(plain["tensors"]), plain["head"])
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Piece:
+    def with_tensors(self, tensors: Sequence[Tensor]) -> SampleGradients:
         return replace(self, tensors=tuple(tensors))
 
-    def with_samples(self, samples: int) -> Piece:
-        """The same gradients with samples of zeros added."""
+    def with_samples(self, samples: int) -> SampleGradients:
+        """The same gradients, padded with samples of zeros."""
         return self.with_tensors([_padded(t, axis, samples - t.shape[axis]) for t, axis in self.with_axes()])
 
     @abstractmethod
-    def of_residual(self) -> Piece:
-        """A piece whose ``v`` is this one's ``u``."""
+    def of_residual(self) -> SampleGradients:
+        """The gradients of the residual alone: a piece whose ``v`` is this one's ``u``."""
 
-    def written_out(self) -> Piece:
-        return Matrix(self.span, self.matrices())
+    def materialized(self) -> SampleGradients:
+        return Materialized(self.span, self.matrices())
 
     def with_axes(self) -> Iterator[tuple[Tensor, int]]:
         """Each tensor with its sample axis, counted from the front."""
@@ -99,15 +101,15 @@ class Piece(ABC):
     def _chunks(self, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """``v``, ``u`` and the weights of a few samples at a time."""
         samples, width = weight.shape[-1], self.span.stop - self.span.start
-        size = max(1, CHUNK // max(1, width))
+        size = max(1, MAX_CHUNK_ENTRIES // max(1, width))
         for start in range(0, samples, size):
             length = min(size, samples - start)
             part = self.with_tensors([t.narrow(axis, start, length) for t, axis in self.with_axes()])
             yield *part.matrices(), weight.narrow(-1, start, length)
 
 
-class Matrix(Piece):
-    """``v`` and ``u`` written out: ``[..., k, p]`` each."""
+class Materialized(SampleGradients):
+    """``v`` and ``u`` as matrices, ``[..., k, p]`` each."""
 
     kind = "matrix"
     sample_axes = (-2, -2)
@@ -128,22 +130,22 @@ class Matrix(Piece):
         v, u = self.tensors
         return v, u
 
-    def of_residual(self) -> Piece:
+    def of_residual(self) -> SampleGradients:
         return self.with_tensors([self.tensors[1]] * 2)
 
 
-class Positional(Piece):
-    """A piece whose samples have positions: the axis before the samples', the prediction's ``head`` ones first."""
+class Positional(SampleGradients):
+    """Gradients that are sums over positions, the axis before that of the samples; the prediction's come first."""
 
     @property
     def positions(self) -> tuple[int, int]:
         tensor, axis = next(self.with_axes())
         return self.head, tensor.shape[axis - 1] - self.head
 
-    def of_residual(self) -> Piece:
+    def of_residual(self) -> SampleGradients:
         return replace(self, head=sum(self.positions))
 
-    def with_positions(self, head: int, tail: int) -> Piece:
+    def with_positions(self, head: int, tail: int) -> SampleGradients:
         have = self.positions
         if (head, tail) == have:
             return self
@@ -155,11 +157,11 @@ class Positional(Piece):
         return replace(self, tensors=tuple(tensors), head=head)
 
 
-class Outer(Positional):
-    """A weight matrix ``[o, i]`` whose gradient is a sum of few outer products, ``u_k = Σ_t b_kt a_ktᵀ``.
+class OuterProducts(Positional):
+    """A weight matrix ``[o, i]`` whose gradient is a sum of outer products, ``u_k = Σ_t b_kt a_ktᵀ``.
 
     ``tensors`` are the inputs ``a [..., t, k, i]`` and the backpropagated outputs ``b [..., t, k, o]``. The first
-    ``head`` positions are the prediction's and make up ``v``; the rest are the target's, their sign in ``b``.
+    ``head`` positions make up ``v``; the rest are the target's, with their sign in ``b``.
     """
 
     kind = "outer"
@@ -201,8 +203,8 @@ class Outer(Positional):
         return v, v + y
 
 
-class Lookup(Positional):
-    """An embedding table ``[rows, o]``: the rows looked up, ``[t, k]``, and their gradients ``[t, k, o]``."""
+class EmbeddingRows(Positional):
+    """An embedding table ``[rows, o]``: the indices looked up, ``[t, k]``, and their gradients ``[t, k, o]``."""
 
     kind = "lookup"
     sample_axes = (-1, -2)
@@ -232,24 +234,27 @@ class Lookup(Positional):
         index, b = self.tensors
         samples = torch.arange(b.shape[1], device=b.device).expand_as(index)
 
-        def written(start: int, stop: int) -> Tensor:
+        def table_of(start: int, stop: int) -> Tensor:
             table = b.new_zeros(b.shape[1], self._rows(), b.shape[2])
             where = (samples[start:stop], index[start:stop])
             return table.index_put_(where, b[start:stop], accumulate=True).flatten(1)
 
-        v = written(0, self.head)
-        return v, v + written(self.head, b.shape[0])
+        v = table_of(0, self.head)
+        return v, v + table_of(self.head, b.shape[0])
 
 
-KINDS: dict[str, type[Piece]] = {kind.kind: kind for kind in (Matrix, Outer, Lookup)}
+KINDS: dict[str, type[SampleGradients]] = {kind.kind: kind for kind in (Materialized, OuterProducts, EmbeddingRows)}
 
 
 @dataclass(frozen=True)
 class Linearization:
-    """A batch to first order: ``g = Σ_k slope_k v_k`` and ``Z = Σ_k curvature_k u_k v_kᵀ``, weights of the mean
-    included. ``hessian``, where it is wanted, is the rest of the exact Taylor term, ``Σ_k slope_k ∇²f_k``."""
+    """A batch to first order: ``g = Σ_k slope_k v_k`` and ``Z = Σ_k curvature_k u_k v_kᵀ``.
 
-    pieces: tuple[Piece, ...]
+    Slopes and curvatures contain the ``1/m`` of the mean. ``hessian`` is the rest of the exact Taylor term,
+    ``Σ_k slope_k ∇²f_k``, if it is wanted.
+    """
+
+    pieces: tuple[SampleGradients, ...]
     slope: Tensor
     curvature: Tensor
     hessian: Tensor | None = None
@@ -265,8 +270,8 @@ class Linearization:
 
     @classmethod
     def of_matrices(cls, v: Tensor, u: Tensor, slope: Tensor, curvature: Tensor) -> Linearization:
-        """From gradients already written out, ``[..., k, n]``: how runs stepped side by side come in."""
-        return cls((Matrix(slice(0, v.shape[-1]), (v, u)),), slope, curvature)
+        """From materialized gradients ``[..., k, n]``, possibly of a batch of runs."""
+        return cls((Materialized(slice(0, v.shape[-1]), (v, u)),), slope, curvature)
 
     def shift(self, displacement: Tensor) -> Tensor:
         parts = [piece.shift(displacement[..., piece.span]) for piece in self.pieces]
@@ -287,15 +292,15 @@ class Linearization:
         return self.mix_diagonal(self.slope.new_zeros(*self.slope.shape[:-1], self.size), 0.0)
 
     def mix_diagonal(self, running: Tensor, decay: float | Tensor) -> Tensor:
-        """``running ← decay · running + (1 - decay) diag Z``, in one pass over it where that can be."""
-        weight = self.curvature * (1 - over(decay, self.curvature))
+        """``running ← decay · running + (1 - decay) diag Z``."""
+        weight = self.curvature * (1 - per_run(decay, self.curvature))
         if isinstance(decay, Tensor):
             decay_(running, decay)
         for piece in self.pieces:
             piece.add_diagonal(weight, 1.0 if isinstance(decay, Tensor) else decay, running[..., piece.span])
         if self.hessian is not None:
             diagonal = self.hessian.diagonal(dim1=-2, dim2=-1)
-            running.add_(diagonal * (1 - over(decay, diagonal)))
+            running.add_(diagonal * (1 - per_run(decay, diagonal)))
         return running
 
     def squared_diagonal(self) -> Tensor:
@@ -314,43 +319,45 @@ class Linearization:
 
 
 @dataclass(frozen=True)
-class Total:
-    """A batch known by its gradient alone, for those who do not ask after its samples."""
+class SummedGradient:
+    """The gradient of a batch, without its samples."""
 
     total: Tensor
 
     def semi_gradient(self) -> Tensor:
         return self.total
 
-    def scaled(self, factor: Tensor | float) -> Total:
-        return Total(self.total * factor)
+    def scaled(self, factor: Tensor | float) -> SummedGradient:
+        return SummedGradient(self.total * factor)
 
 
-Batch = Linearization | Total
+Batch = Linearization | SummedGradient
 
 
-def aligned(one: Piece, other: Piece) -> tuple[Piece, Piece]:
-    """Two pieces over one span, brought to one kind and one number of positions."""
+def aligned(one: SampleGradients, other: SampleGradients) -> tuple[SampleGradients, SampleGradients]:
+    """Two pieces over one span, converted to the same kind and number of positions."""
     if one.kind != other.kind:
-        return one.written_out(), other.written_out()
+        return one.materialized(), other.materialized()
     head = max(one.positions[0], other.positions[0])
     tail = max(one.positions[1], other.positions[1])
     return one.with_positions(head, tail), other.with_positions(head, tail)
 
 
-def matched(one: Sequence[Piece], other: Sequence[Piece]) -> list[tuple[Piece, Piece]]:
-    """Pieces over the same parameters brought to the same spans, kinds and numbers of positions."""
+def matched(
+    one: Sequence[SampleGradients], other: Sequence[SampleGradients]
+) -> list[tuple[SampleGradients, SampleGradients]]:
+    """Pieces over the same parameters, converted to the same spans, kinds and numbers of positions."""
     cuts = sorted({piece.span.stop for piece in (*one, *other)})
     return [aligned(*pair) for pair in zip(_cut(one, cuts), _cut(other, cuts), strict=True)]
 
 
-def _cut(pieces: Sequence[Piece], cuts: list[int]) -> Iterator[Piece]:
+def _cut(pieces: Sequence[SampleGradients], cuts: list[int]) -> Iterator[SampleGradients]:
     for piece in pieces:
         start, stop = piece.span.start, piece.span.stop
         for end in (cut for cut in cuts if start < cut <= stop):
             if (start, end) == (piece.span.start, stop):
                 yield piece
-            else:  # only written-out neighbours share a piece
+            else:  # a materialized piece of several parameters
                 offset = start - piece.span.start
                 tensors = tuple(t[..., offset : offset + end - start] for t in piece.tensors)
                 yield replace(piece, span=slice(start, end), tensors=tensors)
@@ -358,11 +365,11 @@ def _cut(pieces: Sequence[Piece], cuts: list[int]) -> Iterator[Piece]:
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """One batch of the samples of several: what is remembered when gradients are accumulated."""
+    """The samples of several batches as one batch, for gradient accumulation."""
     first, *others = batches
     for other in others:
-        if isinstance(first, Total) or isinstance(other, Total):
-            first = Total(first.semi_gradient() + other.semi_gradient())
+        if isinstance(first, SummedGradient) or isinstance(other, SummedGradient):
+            first = SummedGradient(first.semi_gradient() + other.semi_gradient())
             continue
         pieces = []
         for one, two in matched(first.pieces, other.pieces):

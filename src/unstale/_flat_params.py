@@ -1,0 +1,101 @@
+"""The parameters of one group, seen as one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class FlatParams:
+    """Parameters that are corrected together, with the dtype and device of the flat vectors beside them.
+
+    Args:
+        parameters: the parameters of a group.
+        vectors_first: put vectors (biases, norms) before matrices, so that gradients which are materialized lie side
+            by side.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], vectors_first: bool = False) -> None:
+        self.parameters = sorted(parameters, key=lambda p: p.ndim > 1) if vectors_first else list(parameters)
+        self.device = self.parameters[0].device
+        # Vectors beside half-precision parameters are float32: small steps would vanish in sums otherwise.
+        self.dtype = torch.float32
+        for parameter in self.parameters:
+            self.dtype = torch.promote_types(self.dtype, parameter.dtype)
+        self.lengths = [parameter.numel() for parameter in self.parameters]
+        self.size = sum(self.lengths)
+        self.spans: list[slice] = []
+        for length in self.lengths:
+            start = self.spans[-1].stop if self.spans else 0
+            self.spans.append(slice(start, start + length))
+        self._is_uniform = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
+
+    def flat(self, tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
+        """Tensors shaped like the parameters, copied into one vector ``[n]``."""
+        parts = [(t.to_dense() if t.is_sparse else t).detach().reshape(-1) for t in tensors]
+        if not self._is_uniform:
+            parts = [part.to(self.device, self.dtype) for part in parts]
+        return torch.cat(parts, out=out)
+
+    def point(self, out: Tensor | None = None) -> Tensor:
+        """The parameters' values ``θ [n]``."""
+        return self.flat(self.parameters, out)
+
+    def gradient(self) -> Tensor:
+        """What is in ``.grad``, ``[n]``; zero for a parameter without one."""
+        return self.flat(torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Views of a vector ``[n]``, shaped like the parameters."""
+        parts = vector.split(self.lengths)
+        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def check_unchanged(self) -> None:
+        """Raise if the parameters were moved or converted after their first use."""
+        first = self.parameters[0]
+        if first.device != self.device or torch.promote_types(first.dtype, self.dtype) != self.dtype:
+            raise RuntimeError(
+                f"the parameters were on {self.device} in {self.dtype} and are now on {first.device} in {first.dtype}. "
+                "Move and convert a model before its optimizer takes the first batch, or make a new optimizer."
+            )
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether hooks may change what autograd adds to ``.grad``."""
+        return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters)
+
+    @contextmanager
+    def hooks_disabled(self) -> Iterator[None]:
+        """Keep hooks on the parameters from running: they are meant for ``.grad``, not for per-sample gradients."""
+        hooked = [p._backward_hooks for p in self.parameters if p._backward_hooks]
+        kept = [dict(hooks) for hooks in hooked]
+        for hooks in hooked:
+            hooks.clear()
+        try:
+            yield
+        finally:
+            for hooks, before in zip(hooked, kept, strict=True):
+                hooks.update(before)
+
+    @torch.no_grad()
+    def move(self, direction: Tensor, lr: float | Tensor, weight_decay: float) -> None:
+        """``θ ← (1 - lr · weight_decay) θ - lr · direction``.
+
+        A parameter without a gradient in this batch still moves by its momentum, an average over batches, but does not
+        decay. A frozen parameter does neither.
+        """
+        moving = [(p, step) for p, step in zip(self.parameters, self.split(direction), strict=True) if p.requires_grad]
+        if not moving:
+            return
+        decaying = [p for p, _ in moving if p.grad is not None]
+        if weight_decay and decaying:
+            torch._foreach_mul_(decaying, 1 - lr * weight_decay)
+        parameters, steps = (list(part) for part in zip(*moving, strict=True))
+        if not self._is_uniform:
+            steps = [step.to(p.device, p.dtype) for step, p in zip(steps, parameters, strict=True)]
+        if isinstance(lr, Tensor):
+            steps, lr = list(torch._foreach_mul(steps, lr)), 1.0
+        torch._foreach_add_(parameters, steps, alpha=-lr)

@@ -1,0 +1,415 @@
+"""The base of all optimizers: from ``backward`` to ``step``.
+
+``backward`` linearizes the batch at the current parameters and fills ``.grad`` as ``loss.backward()`` would. ``step``
+reads ``.grad`` (whatever was done to it meanwhile), asks the correction how stale momentum has become, and moves the
+parameters. How far they moved is measured, never assumed: from one linearization to the next.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import _options, losses
+from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, read_batch, warn_constant_target
+from ._param_group import GroupState, ParamGroup
+from ._warnings import user_stacklevel
+from .losses import Loss
+from .momentum import correct, running_mean_
+from .per_sample.gradients import Linearization
+from .per_sample.linearize import Linearized, linearize, warn_irregular
+
+# Changes when a state that was saved before can no longer be loaded.
+STATE_FORMAT = 2
+
+
+class CorrectedOptimizer(Optimizer):
+    """Corrected momentum. Subclasses say what it is divided by."""
+
+    # Whether the denominator is made from per-sample gradients.
+    _needs_samples = False
+
+    def __init__(self, params: Any, defaults: dict[str, Any], given: dict[str, Any]) -> None:
+        _options.refuse_unknown(given, defaults, type(self).__name__)
+        self._reset()
+        # Called with every batch, and whether it is the first of its step; see diagnostics.
+        self.watchers: list[Callable[[BackwardCall, EvaluatedBatch, bool], None]] = []
+        if isinstance(params, nn.Module):
+            params = parameters_of(params)
+        super().__init__(params, {**defaults, **_options.DEFAULTS, **given})
+
+    def _reset(self) -> None:
+        """Forget everything that is not saved."""
+        self._groups: list[ParamGroup] = []
+        self._calls: list[BackwardCall] = []  # of backward, since the last step
+        self._samples = 0
+        self._skip_step = False
+        self._warned: set[str] = set()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its ``params`` may be a module, and any option its own. Each group is corrected by itself."""
+        if isinstance(param_group["params"], nn.Module):
+            param_group = {**param_group, "params": parameters_of(param_group["params"])}
+        _options.check({**self.defaults, **param_group})
+        if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
+            raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
+        super().add_param_group(param_group)
+
+    # --------------------------------------------------------------------------------------------------- backward
+
+    def backward(
+        self,
+        prediction: Tensor | BatchFunction,
+        target: Tensor | float | None = None,
+        loss: Loss | str = losses.half_squared,
+        *,
+        weight: Tensor | float = 1.0,
+    ) -> Tensor:
+        """Fill ``.grad`` with the semi-gradient of the mean loss, and remember what the correction needs.
+
+        Instead of ``loss(prediction - target.detach()).mean().backward()``.
+
+        Args:
+            prediction: the network's values for a batch, shape ``[m]``; or the batch as a function that computes
+                prediction and target afresh, which ``correction="oracle"`` and ``refresh`` need.
+            target: what they are pulled towards, shape ``[m]``, *not* detached: the correction needs to know how it
+                drifts.
+            loss: elementwise loss of the residual, ``½ δ²`` by default: a name, a function of
+                :mod:`unstale.losses`, or any twice-differentiable function of a tensor of residuals.
+            weight: multiplies the loss of each sample (importance weights), or of all (a loss scale).
+
+        Returns:
+            The mean loss, detached.
+        """
+        function, prediction, target = read_batch(prediction, target)
+        call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
+        batch = call.evaluate(prediction, target)
+        if batch.target is None and any(group.is_corrected for group in self._ready_groups()):
+            self._warn_once("constant target", warn_constant_target)
+        return self._take(call, batch)
+
+    def backward_log_likelihood(
+        self, log_prob: Tensor | Callable[[], Tensor], *, weight: Tensor | float = 1.0
+    ) -> Tensor:
+        """:meth:`backward` for classification: ``log_prob [m]`` is the log-likelihood of each sample's right class.
+
+        The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``.
+        """
+        function: BatchFunction | None = None
+        if not isinstance(log_prob, Tensor):
+            evaluate = log_prob
+            log_prob, function = evaluate(), lambda: (evaluate(), 0.0)
+        call = BackwardCall(function, losses.negative_log_likelihood, weight)
+        return self._take(call, call.evaluate(log_prob, 0.0))
+
+    def _take(self, call: BackwardCall, batch: EvaluatedBatch) -> Tensor:
+        groups = self._ready_groups()
+        if not math.isfinite(batch.check):
+            self._refuse(
+                f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
+            )
+            return batch.loss
+        self._check_call(call, batch, groups)
+        sampled = [group for group in groups if group.needs_samples]
+        found = self._linearize(batch, sampled) if sampled else None
+        if found is not None and not found.is_finite:
+            self._refuse("a gradient of this batch's predictions or targets is not finite")
+            return batch.loss
+        if not self._calls:
+            for group in groups:
+                group.begin_step()
+        self._calls.append(call)
+        self._samples = len(batch.prediction)
+        gradients = dict(zip(sampled, found.gradients, strict=True)) if found is not None else {}
+        for group in groups:
+            group.add_batch(batch, gradients.get(group))
+        before = [group.gradient_before_hooks() for group in groups]
+        torch.autograd.backward([batch.prediction], [batch.slope], retain_graph=True)
+        for group, gradient in zip(groups, before, strict=True):
+            group.note_gradient(gradient)
+        for watcher in self.watchers:
+            watcher(call, batch, len(self._calls) == 1)
+        return batch.loss
+
+    def _linearize(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> Linearized:
+        with ExitStack() as stack:
+            for group in sampled:
+                stack.enter_context(group.params.hooks_disabled())
+            found = linearize(batch.prediction, batch.target, [group.params for group in sampled])
+        ours = {id(p) for group in self._groups for p in group.params.parameters}
+        if not ours & found.reached:
+            raise ValueError(
+                "prediction depends on none of this optimizer's parameters: it comes from another network, or from "
+                "a copy. Make the optimizer from the model that predicts."
+            )
+        if found.irregular:
+            params = [group.params for group in sampled]
+            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, len(batch.prediction)))
+        return found
+
+    def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            warn()
+
+    def _ready_groups(self) -> list[ParamGroup]:
+        for settings in self.param_groups[len(self._groups) :]:
+            refuse_distributed(settings["params"])
+            self._groups.append(ParamGroup(settings, self._needs_samples))
+        return self._groups
+
+    def _check_call(self, call: BackwardCall, batch: EvaluatedBatch, groups: list[ParamGroup]) -> None:
+        if self._calls and all(p.grad is None for group in groups for p in group.params.parameters):
+            self._forget_batches()  # gradients were cleared, but not by our zero_grad
+        if self._calls and len(batch.prediction) != self._samples:
+            raise ValueError(
+                f"backward() got a batch of {len(batch.prediction)} after one of {self._samples} in the same step. "
+                "Accumulate batches of one size, or call step() and zero_grad() in between."
+            )
+        if call.function is None and any(group.needs_replay for group in groups):
+            raise TypeError(
+                "correction='oracle' and refresh evaluate past batches again: give backward() the batch as a function "
+                "that returns (prediction, target), not the tensors."
+            )
+
+    def _refuse(self, why: str) -> None:
+        """Raise, or mark the step as one to skip."""
+        if self.defaults["on_nonfinite"] == "raise":
+            raise FloatingPointError(
+                f"{why}, or training has diverged. Parameters and optimizer state are unchanged. Pass "
+                "on_nonfinite='skip' to skip and count such steps."
+            )
+        self._skip_step = True
+
+    # ----------------------------------------------------------------------------------- gradients before the step
+
+    @torch.no_grad()
+    def scale_grad_(self, factor: float | Tensor) -> None:
+        """Multiply every ``.grad`` by ``factor``, and the pending batches with it.
+
+        For a gradient that was scaled by other means (a clipping function, mixed precision's unscaling) the factor is
+        inferred where it is certain: if all entries of a group's ``.grad`` changed by one factor, and the batch has
+        several samples. This method says it explicitly.
+        """
+        for settings in self.param_groups:
+            for parameter in settings["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+        for group in self._groups:
+            group.record_scaling(factor)
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """:func:`torch.nn.utils.clip_grad_norm_` over all parameters, with the pending batches scaled alike.
+
+        Returns:
+            The norm of all gradients before clipping.
+        """
+        gradients = [p.grad for settings in self.param_groups for p in settings["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, norm_type)
+        self.scale_grad_(float((max_norm / (norm + 1e-6)).clamp(max=1.0)))
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and with them the batches that no step has used yet."""
+        super().zero_grad(set_to_none)
+        self._forget_batches()
+
+    def _forget_batches(self) -> None:
+        for group in self._groups:
+            group.forget_batches()
+        self._calls = []
+        self._skip_step = False
+
+    # ------------------------------------------------------------------------------------------------------- step
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the parameters by the corrected momentum.
+
+        Args:
+            closure: called first, with gradients enabled; it should call :meth:`backward` itself.
+
+        Returns:
+            What ``closure`` returns.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        groups = self._ready_groups()
+        gradients: list[Tensor] = []
+        if not self._skip_step:
+            if not self._calls and any(group.needs_batch for group in groups):
+                raise RuntimeError(
+                    "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
+                    "left by loss.backward() alone does not say how it becomes stale."
+                )
+            gradients = [group.params.gradient() for group in groups]
+            if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+                self._refuse("a gradient is not finite")
+        if self._skip_step:
+            shared = self.state_of("shared")
+            shared["skipped"] = shared.get("skipped", 0) + 1
+        else:
+            self._move(groups, gradients)
+        self._forget_batches()
+        return loss
+
+    def _move(self, groups: list[ParamGroup], gradients: list[Tensor]) -> None:
+        # All directions first: an oracle must see the parameters of every group where they were.
+        directions = [
+            self._group_direction(group, self.state_of(f"group {number}"), gradient)
+            for number, (group, gradient) in enumerate(zip(groups, gradients, strict=True))
+        ]
+        for group, direction in zip(groups, directions, strict=True):
+            if direction is not None:
+                group.params.move(direction, group.settings["lr"], group.settings["weight_decay"])
+
+    def _group_direction(self, group: ParamGroup, state: GroupState, gradient: Tensor) -> Tensor | None:
+        """The direction of a group's step; None for a group that was added since ``backward``."""
+        settings = group.settings
+        if not group.is_ready:
+            return None
+        batch = group.pending_batch(gradient)
+        if not state:
+            state["mu"] = torch.zeros_like(gradient)
+            state["step"] = torch.zeros((), dtype=torch.float64)
+            state["bounded"] = torch.zeros((), device=gradient.device)
+            state["memory"] = {}
+        state["step"] += 1
+        momentum = running_mean_(state["mu"], gradient, group.beta)
+        if group.is_corrected:
+            eta = group.eta(state, batch, self._calls)
+            # A correction without a Taylor expansion (the oracle) needs no bound.
+            trust = settings["trust"] if group.needs_displacement else None
+            momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
+            if kept is not None:
+                state["bounded"] += kept < 1
+            if settings["recursion"] == "literal":
+                state["literal"] = momentum * -settings["lr"]
+        return self._direction(state, settings, momentum, gradient, batch)
+
+    @abstractmethod
+    def _direction(
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+    ) -> Tensor:
+        """The corrected momentum, divided by the optimizer's denominator."""
+
+    # ------------------------------------------------------------------------------------------------------ state
+
+    @property
+    def momentum_beta(self) -> float:
+        """``β`` of the first parameter group."""
+        return self._ready_groups()[0].beta
+
+    def state_of(self, name: str) -> Any:
+        """The state under a name: ``"group 0"`` and so on (a :class:`GroupState`), or ``"shared"``."""
+        return cast(dict[str, Any], self.state)[name]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as torch's optimizers save it, with a header that :meth:`load_state_dict` checks."""
+        return {**super().state_dict(), "unstale": self._header()}
+
+    def _header(self) -> dict[str, Any]:
+        groups = [
+            {"shapes": [list(p.shape) for p in settings["params"]], "dtype": str(settings["params"][0].dtype)}
+            for settings in self.param_groups
+        ]
+        return {"format": STATE_FORMAT, "optimizer": type(self).__name__, "groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state of the same kind of optimizer over the same parameters.
+
+        Past batches of ``correction="oracle"`` and ``refresh`` are functions and cannot be saved: what they left in the
+        momentum stays, uncorrected, and a warning says so.
+        """
+        self._check_header(state_dict.get("unstale"))
+        super().load_state_dict(state_dict)
+        states = cast(dict[str, Any], self.state)
+        devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}
+        for name, state in states.items():
+            states[name] = _copied(state, devices.get(name, "cpu"))
+        memories = [self.state_of(f"group {n}").get("memory") for n, _ in enumerate(self.param_groups)]
+        forgetful = [n for n, group in enumerate(self._ready_groups()) if group.needs_replay and memories[n]]
+        if forgetful:
+            warnings.warn(
+                "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients "
+                "from before it was saved stay in the momentum as they are, uncorrected, until they have decayed.",
+                stacklevel=user_stacklevel(),
+            )
+        for number in forgetful:
+            if not self._groups[number].needs_displacement:
+                memories[number].clear()  # an oracle starts a new average, of batches that it can evaluate
+
+    def _check_header(self, saved: Any) -> None:
+        """Refuse a state that does not belong here."""
+        own = self._header()
+        if not isinstance(saved, dict) or saved.get("format") != STATE_FORMAT:
+            found = f"format {saved.get('format')!r}" if isinstance(saved, dict) else "no 'unstale' entry"
+            raise ValueError(
+                f"this state_dict has {found} and cannot be loaded: it was not saved by a Corrected* optimizer of this "
+                f"version (format {STATE_FORMAT})."
+            )
+        if saved["optimizer"] != own["optimizer"]:
+            raise ValueError(f"this state_dict was saved by {saved['optimizer']}, not by {own['optimizer']}.")
+        if len(saved["groups"]) != len(own["groups"]):
+            raise ValueError(
+                f"this state_dict has {len(saved['groups'])} parameter group(s), this optimizer has "
+                f"{len(own['groups'])}. Make the optimizer with the same groups."
+            )
+        for number, (theirs, ours) in enumerate(zip(saved["groups"], own["groups"], strict=True)):
+            for what in ("shapes", "dtype"):
+                if theirs[what] != ours[what]:
+                    raise ValueError(
+                        f"parameter group {number} of this state_dict has {what} {theirs[what]}, not {ours[what]}. "
+                        "Load it with the same model, in the same precision and order of parameters."
+                    )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._reset()
+        self.watchers = self.__dict__.get("watchers", [])
+
+
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a module that is not distributed."""
+    for part in module.modules():
+        _refuse_distributed_module(part)
+    return list(module.parameters())
+
+
+def refuse_distributed(parameters: list[Tensor]) -> None:
+    """Raise if a ``DistributedDataParallel`` wrapper anywhere in this process holds these parameters."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        ours = {id(p) for p in parameters}
+        for module in gc.get_objects():
+            if isinstance(module, nn.parallel.DistributedDataParallel) and ours & set(map(id, module.parameters())):
+                _refuse_distributed_module(module)
+
+
+def _refuse_distributed_module(module: nn.Module) -> None:
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        raise TypeError(
+            "DistributedDataParallel is not supported yet: it averages gradients over ranks, but each rank would apply "
+            "a correction of its own, and the ranks' parameters would drift apart."
+        )
+
+
+def _copied(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(part, "cpu" if key == "step" else device) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_copied(part, device) for part in value]
+    return value

@@ -1,0 +1,247 @@
+"""One parameter group between ``backward`` and ``step``: its pending batches and its correction."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from . import corrections
+from ._batch import BackwardCall, EvaluatedBatch
+from ._flat_params import FlatParams
+from ._warnings import user_stacklevel
+from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged
+from .per_sample.jacobian import vector_jacobian_products
+from .per_sample.linearize import linearize
+
+
+class GroupState(TypedDict, total=False):
+    """What is saved of a group. Vectors are flat, ``[n]``; counters and norms have no dimensions."""
+
+    step: Tensor  # float64, on the CPU: 0.999^t must not be rounded
+    mu: Tensor
+    square: Tensor  # the running mean in Adam's and RMSprop's denominators
+    correction: str  # what "auto" came to
+    horizon: int  # length of a window or oracle, fixed at the first step
+    memory: corrections.Memory  # what the correction remembers
+    anchor: Tensor  # the parameters at the last linearization
+    literal: Tensor  # -α μ̂ of the last step, for recursion="literal"
+    mu_norm: Tensor
+    eta_norm: Tensor
+    bounded: Tensor  # steps on which the trust bound acted
+
+
+class ParamGroup:
+    """What exists beside the settings of a group from ``backward`` to ``step``. Nothing here is saved."""
+
+    def __init__(self, settings: dict[str, Any], optimizer_needs_samples: bool) -> None:
+        self.settings = settings
+        # Blocks of a given size are cut in the group's own order.
+        self.params = FlatParams(settings["params"], vectors_first=settings["correction"] != "blocks")
+        kind = corrections.CLASSES.get(settings["correction"])
+        self.is_corrected = kind is not None
+        self.needs_samples = optimizer_needs_samples or (kind is not None and kind.needs_per_sample_gradients)
+        self.needs_replay = kind is not None and (kind.needs_replay or bool(settings["refresh"]))
+        self.needs_displacement = kind is not None and kind.needs_displacement
+        self.needs_batch = self.is_corrected or self.needs_samples
+        self._correction: corrections.Correction | None = None
+        self._pending: list[Batch] = []
+        self._hook_factors: list[float] = []  # by which hooks scaled the gradient of each call of backward
+        self._point: Tensor | None = None
+        self._left: Tensor | None = None  # .grad as backward() left it
+        self._known_scale: Tensor | float = 1.0  # by which .grad was scaled explicitly
+        self._scale: Tensor | float = 1.0  # by which .grad was scaled in all, once the step knows
+        # Vectors that are free between steps: a large allocation costs as much as the arithmetic.
+        self._free: Tensor | None = None
+        self.scratch: Tensor | None = None
+
+    @property
+    def beta(self) -> float:
+        """``β``, which a scheduler may have changed."""
+        return self.settings["beta"] if "beta" in self.settings else self.settings["betas"][0]
+
+    @property
+    def _precision(self) -> torch.finfo:
+        """That of the coarsest parameter."""
+        return max((torch.finfo(p.dtype) for p in self.params.parameters), key=lambda info: info.eps)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has the batch that its step needs. A group that was added after ``backward`` has not."""
+        return bool(self._pending) or not self.needs_batch
+
+    # --------------------------------------------------------------------------------------------------- backward
+
+    def begin_step(self) -> None:
+        """Remember where the parameters are when the first batch of a step is linearized."""
+        self.params.check_unchanged()
+        if self.needs_displacement:
+            self._point, self._free = self.params.point(out=self._free), None
+
+    def add_batch(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...] | None) -> None:
+        """Keep a batch until the step."""
+        self._hook_factors.append(1.0)
+        if gradients is not None:
+            self._pending.append(self._linearization(batch, gradients))
+        elif self.is_corrected:
+            self._pending.append(self._summed_gradient(batch))
+
+    def gradient_before_hooks(self) -> Tensor | None:
+        """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
+        return self.params.gradient() if self._pending and self.params.has_hooks else None
+
+    def note_gradient(self, before: Tensor | None) -> None:
+        """Remember what ``backward`` left in ``.grad``, to see at the step whether it was scaled."""
+        if not self._pending:
+            return
+        self._left = self.params.gradient()
+        if before is not None:
+            own = self._pending[-1].semi_gradient()
+            factor = common_factor(own, self._left - before, self._precision, tolerance=1000)
+            if factor is not None and abs(factor - 1) > 1000 * self._precision.eps:
+                self._pending[-1] = self._pending[-1].scaled(factor)
+                self._hook_factors[-1] = factor
+
+    def forget_batches(self) -> None:
+        self._pending.clear()
+        self._hook_factors = []
+        self._point = self._left = None
+        self._known_scale = 1.0
+
+    def _linearization(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...]) -> Linearization:
+        slope, curvature = (x.to(self.params.device, self.params.dtype) for x in (batch.slope, batch.curvature))
+        hessian = _hessian(batch, self.params) if self.settings["second_order"] else None
+        return Linearization(gradients, slope, curvature, hessian)
+
+    def _summed_gradient(self, batch: EvaluatedBatch) -> SummedGradient:
+        trainable = [p for p in self.params.parameters if p.requires_grad]
+        with self.params.hooks_disabled():
+            gradients = torch.autograd.grad(
+                batch.prediction, trainable, batch.slope, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+        by_id = dict(zip(map(id, trainable), gradients, strict=True))
+        return SummedGradient(self.params.flat(by_id.get(id(p), torch.zeros_like(p)) for p in self.params.parameters))
+
+    # ------------------------------------------------------------------------------------------------------- step
+
+    def record_scaling(self, factor: Tensor | float) -> None:
+        """Take note that ``.grad`` was multiplied by ``factor``."""
+        if self._pending:
+            self._known_scale = self._known_scale * factor
+            self._left = self.params.gradient()
+
+    def pending_batch(self, gradient: Tensor) -> Any:
+        """The pending batches as one, scaled as ``.grad`` was since ``backward``; None if there is none."""
+        if not self._pending:
+            return None
+        batch = merged(self._pending)
+        self._pending = [batch]
+        self._scale = self._known_scale
+        if self._left is not None:
+            self._scale = self._scale * self._inferred_scale(self._left, gradient, batch)
+        return batch if isinstance(self._scale, float) and self._scale == 1.0 else batch.scaled(self._scale)
+
+    def _inferred_scale(self, left: Tensor, gradient: Tensor, batch: Batch) -> float:
+        """By how much ``.grad`` was scaled (clipping, unscaling), if that is certain; 1 otherwise."""
+        if torch.equal(left, gradient):
+            return 1.0
+        scale = common_factor(left, gradient, self._precision)
+        if scale is None:
+            return 1.0
+        if isinstance(batch, Linearization) and batch.samples == 1:
+            warnings.warn(
+                f"all gradients are {scale:.3g} times what backward() left. With a single sample this can be clipping "
+                "or another loss of the same prediction; it is taken as the latter. If it is clipping or scaling, use "
+                "optimizer.clip_grad_norm_() or optimizer.scale_grad_() instead.",
+                stacklevel=user_stacklevel(),
+            )
+            return 1.0
+        return scale
+
+    def eta(self, state: GroupState, batch: Batch, calls: list[BackwardCall]) -> Tensor:
+        """Update the correction with the parameters' displacement and the new batch, and return ``η``."""
+        if self._correction is None:
+            if "horizon" not in state:
+                state["horizon"] = int(self.settings["horizon"] or corrections.default_horizon(self.beta))
+                state["correction"] = corrections.resolve(self.settings, self.params.size, batch, state["horizon"])
+            self._correction = corrections.build(
+                state["correction"], self.settings, self.params.lengths, state["horizon"]
+            )
+        replay = None
+        if self.needs_replay:
+            scaled_calls = [
+                (call, self._scale * factor) for call, factor in zip(calls, self._hook_factors, strict=True)
+            ]
+
+            def replay() -> Batch:
+                return merged([self._replayed(call).scaled(scale) for call, scale in scaled_calls])
+
+        return self._correction.update(state["memory"], batch, self._displacement(state), self.beta, replay)
+
+    def _displacement(self, state: GroupState) -> Tensor:
+        """``d``, how far the parameters moved since the last linearization."""
+        if self.scratch is None:
+            self.scratch = torch.empty(self.params.size, dtype=self.params.dtype, device=self.params.device)
+        if self._point is None:
+            return self.scratch.zero_()
+        displacement = torch.sub(self._point, state.get("anchor", self._point), out=self.scratch)
+        self._free, state["anchor"] = state.get("anchor"), self._point
+        return state.get("literal", displacement) if self.settings["recursion"] == "literal" else displacement
+
+    def _replayed(self, call: BackwardCall) -> Batch:
+        batch = call.evaluate_again()
+        if not self.needs_samples:
+            return self._summed_gradient(batch)
+        with self.params.hooks_disabled():
+            found = linearize(batch.prediction, batch.target, [self.params])
+        return self._linearization(batch, found.gradients[0])
+
+
+def common_factor(before: Tensor, now: Tensor, precision: torch.finfo, tolerance: float = 8) -> float | None:
+    """The factor ``c`` with ``now = c · before`` to rounding; None if there is none.
+
+    Entries are compared one by one, with a relative ``tolerance`` in units of the precision; above 8, where ``before``
+    and ``now`` were computed in different ways, relative to the largest entry.
+
+    >>> before, float32 = torch.tensor([1.0, -2.0, 0.0]), torch.finfo(torch.float32)
+    >>> common_factor(before, before / 2, float32)
+    0.5
+    >>> common_factor(before, torch.tensor([0.5, -1.0, 1e-3]), float32) is None
+    True
+    """
+    one, other = before.double(), now.double()
+    factor = float(one @ other / (one @ one))
+    if not 0 < factor < float("inf"):
+        return None
+    expected = one * factor
+    sizes = expected.abs() if tolerance <= 8 else expected.abs().max()
+    close = (other - expected).abs() <= tolerance * precision.eps * sizes + precision.tiny
+    # Entries near the smallest number, where rounding is coarse, say nothing; a single entry fits any factor.
+    telling = expected.abs() > 1000 * precision.tiny
+    return factor if bool(close.all()) and int(telling.sum()) >= 2 else None
+
+
+def _hessian(batch: EvaluatedBatch, params: FlatParams) -> Tensor:
+    """``Σ_k slope_k ∇²f_k``, the part of the Taylor term that is usually left out."""
+    trainable = [p for p in params.parameters if p.requires_grad]
+    where = torch.cat(
+        [torch.arange(s.start, s.stop) for p, s in zip(params.parameters, params.spans, strict=True) if p.requires_grad]
+    )
+    with torch.enable_grad():
+        first = torch.autograd.grad(
+            batch.prediction, trainable, batch.slope, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        flat = torch.cat([part.flatten() for part in first])
+    whole = torch.zeros(params.size, params.size, dtype=params.dtype, device=params.device)
+    if flat.requires_grad:
+        identity = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+        rows = vector_jacobian_products(flat, trainable, identity)
+        parts = [
+            torch.zeros(len(flat), p.numel()) if r is None else r.flatten(1)
+            for p, r in zip(trainable, rows, strict=True)
+        ]
+        square = torch.cat([part.detach().to(whole) for part in parts], 1)
+        whole[where.unsqueeze(1), where] = square
+    return whole

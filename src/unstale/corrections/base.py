@@ -1,0 +1,44 @@
+"""The interface of a correction.
+
+A correction owns no tensors. What it remembers lives in a ``memory`` of plain containers that the caller keeps, saves
+and loads. :meth:`Correction.update` is told how far the parameters have moved since the last batch, takes in the new
+batch, and returns::
+
+    η_t = (1-β) Σ_{i≤t} β^{t-i} (gradient of batch i when it came − its gradient at today's parameters)
+
+so that ``μ̂ = μ − η``. Every tensor may have leading dimensions: a batch of runs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+Memory = dict[str, Any]
+Replay = Callable[[], Any]
+
+
+class Correction(ABC):
+    """How past gradients are kept fresh."""
+
+    needs_per_sample_gradients: ClassVar[bool] = True
+    needs_displacement: ClassVar[bool] = True
+    needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
+
+    @abstractmethod
+    def update(
+        self, memory: Memory, batch: Any, displacement: Tensor, beta: float | Tensor, replay: Replay | None = None
+    ) -> Tensor:
+        """Move what is remembered by ``displacement``, take in ``batch``, and return ``η``.
+
+        Args:
+            memory: what earlier calls left; empty at the first.
+            batch: a :class:`~unstale.per_sample.gradients.Linearization`, or a
+                :class:`~unstale.per_sample.gradients.SummedGradient` where no per-sample gradients are needed.
+            displacement: ``d [..., n]``, how far the parameters moved since the last batch.
+            beta: ``β`` of this step.
+            replay: evaluates the batch again at the parameters of the time when it is called.
+        """

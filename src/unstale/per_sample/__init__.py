@@ -1,0 +1,1 @@
+"""Per-sample gradients: what is linearized."""

@@ -1,0 +1,153 @@
+"""Reading the autograd graph. The only module that touches torch's internals.
+
+What a node is called, which tensors and numbers it saved and what its inputs and outputs look like is not public API.
+Everything is read through the functions below; whatever this version of torch does not offer raises
+:class:`Unavailable`, and the caller falls back to something that needs no internals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+Node = Any  # torch.autograd.graph.Node, whose saved values are not in its type stubs
+Edge = tuple[Node, int]  # a node and the number of one of its outputs: one tensor of the forward pass
+
+
+class Unavailable(Exception):
+    """This version of torch does not tell what was asked."""
+
+
+def root_edge(tensor: Tensor) -> Edge | None:
+    """The edge that stands for ``tensor``; None for a leaf."""
+    return None if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
+
+
+def gradient_edge(edge: Edge) -> GradientEdge:
+    """An edge in the form that :func:`torch.autograd.grad` takes."""
+    return GradientEdge(*edge)
+
+
+def operation(node: Node) -> str:
+    """The operation that made a node, such as ``"AddmmBackward0"``. Functions written in Python have names without a
+    number at the end, so that none of them can pass for one of torch's own."""
+    return type(node).__name__
+
+
+def inputs(node: Node) -> Sequence[Edge | tuple[None, int]]:
+    """The edges of the node's inputs; ``(None, 0)`` for one that needs no gradient."""
+    return node.next_functions
+
+
+def leaf_variable(node: Node) -> Tensor | None:
+    """The leaf tensor that a node accumulates into; None for any other node."""
+    return node.variable if type(node).__name__ == "AccumulateGrad" else None
+
+
+def shape(edge: Edge) -> tuple[int, ...]:
+    """The shape of the tensor that an edge stands for."""
+    node, number = edge
+    try:
+        return tuple(node._input_metadata[number].shape)
+    except (AttributeError, IndexError, TypeError) as error:
+        raise Unavailable(f"the shape of {operation(node)}") from error
+
+
+def output_count(node: Node) -> int:
+    """How many outputs a node has."""
+    try:
+        return len(node._input_metadata)
+    except AttributeError as error:
+        raise Unavailable(f"the outputs of {operation(node)}") from error
+
+
+def saved(node: Node, name: str) -> Any:
+    """A value that the forward pass saved, such as ``"dim"`` or the input ``"mat1"``.
+
+    A saved tensor that was changed in place since then raises torch's own RuntimeError, as a backward pass would.
+    """
+    try:
+        return getattr(node, f"_saved_{name}")
+    except AttributeError as error:
+        raise Unavailable(f"{name} of {operation(node)}") from error
+
+
+def saved_int(node: Node, name: str) -> int:
+    """A saved whole number. torch shows negative ones as unsigned 64-bit numbers."""
+    return _signed(saved(node, name))
+
+
+def saved_dim(node: Node, ndim: int, name: str = "dim") -> int:
+    """A saved dimension, counted from the front."""
+    dim = saved_int(node, name)
+    return dim + ndim if dim < 0 else dim
+
+
+def saved_dims(node: Node, ndim: int, name: str = "dim") -> list[int]:
+    """Saved dimensions, counted from the front and sorted. None or an empty list stands for all."""
+    dims = saved(node, name)
+    if dims is None:
+        return list(range(ndim))
+    signed = [_signed(dim) for dim in ([dims] if isinstance(dims, int) else dims)]
+    return sorted(dim + ndim if dim < 0 else dim for dim in signed) or list(range(ndim))
+
+
+def _signed(number: Any) -> int:
+    if not isinstance(number, int):
+        raise Unavailable(f"a whole number: {number!r}")
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def topological(root: Edge) -> tuple[list[Node], dict[Node, Sequence[Any]]]:
+    """Every node from ``root`` down, each before its inputs, and the input edges of each."""
+    edges: dict[Node, Sequence[Any]] = {}
+    consumers: dict[Node, int] = {}
+    stack = [root[0]]
+    while stack:
+        node = stack.pop()
+        if node in edges:
+            continue
+        edges[node] = following = node.next_functions
+        for child, _ in following:
+            if child is not None:
+                consumers[child] = consumers.get(child, 0) + 1
+                if child not in edges:
+                    stack.append(child)
+    order, ready = [], [root[0]]
+    while ready:
+        node = ready.pop()
+        order.append(node)
+        for child, _ in edges[node]:
+            if child is not None:
+                consumers[child] -= 1
+                if not consumers[child]:
+                    ready.append(child)
+    return order, edges
+
+
+def leaves(*roots: Tensor) -> list[Tensor]:
+    """The leaves that ``roots`` depend on and that require gradients."""
+    found: dict[int, Tensor] = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
+    stack = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: set[Node] = set(stack)
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                leaf = leaf_variable(child)
+                if leaf is None:
+                    stack.append(child)
+                else:
+                    found[id(leaf)] = leaf
+    return list(found.values())
+
+
+def run_backward(outputs: Sequence[Any], weights: Sequence[Tensor], edges: Sequence[Edge]) -> tuple[Tensor | None, ...]:
+    """The gradients of ``Σ weights · outputs`` with respect to the tensors that ``edges`` stand for."""
+    return torch.autograd.grad(
+        outputs, [GradientEdge(*edge) for edge in edges], weights, retain_graph=True, allow_unused=True
+    )

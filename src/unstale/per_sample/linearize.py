@@ -1,0 +1,336 @@
+"""From a prediction and its target, as live tensors, to per-sample gradients of both.
+
+Parameters of layers whose rows belong to one sample each get factored gradients from one backward pass. All others
+(shared rows, operations without a rule, parameters used outside of layers) get theirs from batched vector-Jacobian
+products. Which is which follows from the graph of this very batch; nothing is remembered between batches.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._flat_params import FlatParams
+from .._warnings import user_stacklevel
+from .autograd_graph import Edge, gradient_edge, run_backward, shape
+from .gradients import EmbeddingRows, Materialized, OuterProducts, SampleGradients
+from .jacobian import jacobian
+from .layer_rules import RowGradients
+from .ownership import OwnedCall, Trace, Units, trace
+
+# Gradients of a parameter with fewer entries than this are materialized: one large matrix product is then faster than
+# several small ones.
+MIN_FACTORED_ENTRIES = 512
+
+
+class SlowGradientsWarning(UserWarning):
+    """Per-sample gradients of some parameters come from vector-Jacobian products: exact, but slow."""
+
+
+class Linearized(NamedTuple):
+    """What :func:`linearize` found."""
+
+    gradients: list[tuple[SampleGradients, ...]]  # one tuple per group
+    reached: set[int]  # ids of the leaves that the prediction depends on
+    irregular: dict[int, str]  # ids of the parameters without factored gradients, and the reasons
+    is_finite: bool
+
+
+@torch.no_grad()
+def linearize(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatParams]) -> Linearized:
+    """The gradients ``v`` of the prediction and ``u`` of the residual, for every sample.
+
+    Args:
+        prediction: ``f``, shape ``[m]``, with its graph.
+        target: ``y``, shape ``[m]``, with its graph; None if it is constant.
+        groups: the parameters to differentiate by, one flat vector per group.
+    """
+    roots = [prediction] if target is None else [prediction, target]
+    traces = [trace(root) for root in roots]
+    wanted = {id(p) for group in groups for p in group.parameters if p.requires_grad}
+    irregular = {key: why for found in reversed(traces) for key, why in found.irregular.items() if key in wanted}
+    outputs = _backpropagate(roots, traces)
+    found: dict[int, _Given] = {key: _Given([], []) for key in wanted if key not in irregular}
+    rows = _RowsOfSamples(prediction)
+    for role, traced in enumerate(traces):
+        for call in traced.calls:
+            b = outputs.get((role, call.call.edge))
+            if b is None:
+                continue
+            for gradients in call.call.row_gradients(b.to(torch.promote_types(b.dtype, torch.float32))):
+                given = found.get(id(gradients.parameter))
+                if given is not None:
+                    given[role].append(_by_sample(gradients, rows.of(call)))
+    jacobians = _Jacobians(roots)
+    pieces = [_gradients_of_group(group, found, jacobians) for group in groups]
+    used = [b for b in outputs.values() if b is not None]
+    return Linearized(pieces, traces[0].reached, irregular, _all_finite(used + jacobians.made))
+
+
+def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samples: int) -> None:
+    """Say which parameters take the slow way, why, and what it costs."""
+    named = [(tuple(p.shape), irregular[id(p)]) for group in groups for p in group.parameters if id(p) in irregular]
+    shapes = ", ".join(str(list(size)) for size, _ in named[:4]) + (", …" if len(named) > 4 else "")
+    reasons = ", ".join(sorted({why for _, why in named}))
+    warnings.warn(
+        f"per-sample gradients of {len(named)} parameter tensor(s) of shape {shapes} come from batched vector-Jacobian "
+        f"products, because samples cannot be told apart by rows there ({reasons}). The result is exact, but every "
+        f"batch costs about as much as {samples} backward passes, one per sample.",
+        SlowGradientsWarning,
+        stacklevel=user_stacklevel(),
+    )
+
+
+# -------------------------------------------------------------------------------------------------- backward passes
+
+
+def _backpropagate(roots: list[Tensor], traces: list[Trace]) -> dict[tuple[int, Edge], Tensor | None]:
+    """The gradients of the outputs of all layer calls, by role (0 prediction, 1 target, negated) and edge."""
+    calls = [(role, call) for role, found in enumerate(traces) for call in found.calls]
+    if len(roots) == 2 and _is_disjoint(*traces):
+        edges = list({call.call.edge: None for _, call in calls})
+        ones = [torch.ones_like(roots[0]), -torch.ones_like(roots[1])]
+        gradients = dict(zip(edges, run_backward(roots, ones, edges), strict=True)) if edges else {}
+        return {(role, call.call.edge): gradients[call.call.edge] for role, call in calls}
+    result: dict[tuple[int, Edge], Tensor | None] = {}
+    by_units: dict[tuple[int, Units], list[Edge]] = {}
+    for role, call in calls:
+        by_units.setdefault((role, call.units), []).append(call.call.edge)
+    for (role, units), edges in by_units.items():
+        start, size = _start(roots[role], units)
+        weight = torch.full(size, 1.0 if role == 0 else -1.0, dtype=roots[role].dtype, device=roots[role].device)
+        result.update(((role, edge), b) for edge, b in zip(edges, run_backward([start], [weight], edges), strict=True))
+    return result
+
+
+def _start(root: Tensor, units: Units) -> tuple[Any, tuple[int, ...]]:
+    """Where the backward pass of a call's units begins, and the shape of its weights."""
+    return (root, root.shape) if units.edge is None else (gradient_edge(units.edge), shape(units.edge))
+
+
+def _is_disjoint(prediction: Trace, target: Trace) -> bool:
+    """Whether every row serves the prediction or the target, not both: then one backward pass does for both."""
+    if any(call.units.edge is not None for found in (prediction, target) for call in found.calls):
+        return False
+    for one, other in ((prediction, target), (target, prediction)):
+        owners = {call.call.edge: call.owner for call in other.calls}
+        for call in one.calls:
+            if call.call.edge[0] not in other.visited:
+                continue
+            owner = owners.get(call.call.edge)
+            if owner is None or bool(((owner >= 0) & (call.owner >= 0)).any()):
+                return False
+    return True
+
+
+# --------------------------------------------------------------------------------------------------- rows to samples
+
+
+class _Rows(NamedTuple):
+    """How the rows of a call become samples: row ``chosen[k]`` is sample ``k``'s (``[f, m]`` if samples have several
+    each; ``present`` is 0 where one is missing), or samples mix rows with the weights ``mixing [m, r]``."""
+
+    chosen: slice | Tensor
+    present: Tensor | None = None
+    mixing: Tensor | None = None
+
+
+class _RowsOfSamples:
+    """Finds the rows of samples, once for every owner: the layers of a network mostly share one."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._known: dict[tuple[int, int], tuple[_Rows, Tensor]] = {}  # the owner is kept so that its id stays its own
+
+    def of(self, call: OwnedCall) -> _Rows:
+        key = (id(call.units), id(call.owner))
+        if key not in self._known:
+            self._known[key] = self._find(call.units, call.owner), call.owner
+        return self._known[key][0]
+
+    def _find(self, units: Units, owner: Tensor) -> _Rows:
+        mixing = units.mixing()
+        if mixing is not None:
+            index = owner.clamp(min=0).to(mixing.device)
+            return _Rows(slice(None), mixing=mixing[:, index] * (owner >= 0).to(mixing))
+        samples, device = len(self._like), self._like.device
+        if len(owner) == samples and torch.equal(owner, torch.arange(samples)):
+            return _Rows(slice(None))
+        order = owner.argsort(stable=True)[int((owner < 0).sum()) :]
+        counts = owner[order].bincount(minlength=samples)
+        most = max(1, int(counts.max()))
+        if most * samples == len(order):
+            index = order.reshape(samples, most).T
+            if most > 1:
+                return _Rows(index.to(device))
+            first = int(index[0, 0])
+            if torch.equal(index[0], torch.arange(first, first + samples)):
+                return _Rows(slice(first, first + samples))
+            return _Rows(index[0].to(device))
+        # Samples with fewer rows than others: the missing ones are any row, with weight 0.
+        place = torch.arange(most).unsqueeze(1)
+        present = place < counts
+        starts = counts.cumsum(0) - counts
+        index = order[(starts + place).clamp(max=max(0, len(order) - 1))] if len(order) else torch.zeros_like(present)
+        return _Rows(index.long().to(device), present.to(device))
+
+
+def _by_sample(gradients: RowGradients, rows: _Rows) -> RowGradients:
+    """Gradients of rows as gradients of samples, with positions for the several rows of a sample."""
+    *first, last = gradients.tensors
+    if gradients.kind is Materialized:
+        if rows.mixing is not None:
+            return gradients._replace(tensors=(rows.mixing.to(last) @ last,))
+        each = last[rows.chosen]
+        if rows.present is not None:
+            each = each * rows.present.to(each).unsqueeze(-1)
+        return gradients._replace(tensors=(each.sum(0) if each.ndim == 3 else each,))
+    if rows.mixing is not None:
+        # Every row becomes a position of every sample, weighted by how much the sample takes of it.
+        samples = len(rows.mixing)
+        weighted = last.unsqueeze(2) * rows.mixing.T.to(last).unsqueeze(-1)
+        wide = [x.unsqueeze(2).expand(*x.shape[:2], samples, *x.shape[2:]).flatten(0, 1) for x in first]
+        return gradients._replace(tensors=(*wide, weighted.flatten(0, 1)))
+    taken = [x[:, rows.chosen] for x in gradients.tensors]
+    if rows.present is not None:
+        taken[-1] = taken[-1] * rows.present.to(taken[-1]).unsqueeze(-1)
+    if isinstance(rows.chosen, Tensor) and rows.chosen.ndim == 2:
+        taken = [x.flatten(0, 1) for x in taken]
+    return gradients._replace(tensors=tuple(taken))
+
+
+# ------------------------------------------------------------------------------------------ gradients of parameters
+
+
+class _Given(NamedTuple):
+    """What layer calls give to one parameter, through the prediction and through the target."""
+
+    prediction: list[RowGradients]
+    target: list[RowGradients]
+
+
+class _Jacobians:
+    """Per-sample gradients of any graph, for the parameters that have no others."""
+
+    def __init__(self, roots: list[Tensor]) -> None:
+        self.roots = roots
+        self.made: list[Tensor] = []
+
+    def of(self, parameters: list[Tensor], group: FlatParams) -> dict[int, Tensor]:
+        """``[roles, m, p]`` for every parameter: the gradients of the prediction and those of the target, negated."""
+        if not parameters:
+            return {}
+        roles = []
+        for role, root in enumerate(self.roots):
+            found = jacobian(root, parameters)
+            flat = [
+                torch.zeros(len(root), p.numel(), dtype=group.dtype, device=group.device)
+                if part is None
+                else part.reshape(len(root), -1).to(group.device, group.dtype)
+                for p, part in zip(parameters, found, strict=True)
+            ]
+            roles.append([-part for part in flat] if role else flat)
+        stacked = [torch.stack(parts) for parts in zip(*roles, strict=True)]
+        self.made += stacked
+        return dict(zip(map(id, parameters), stacked, strict=True))
+
+
+def _gradients_of_group(
+    group: FlatParams, found: dict[int, _Given], jacobians: _Jacobians
+) -> tuple[SampleGradients, ...]:
+    """The gradients of a group, one piece per parameter, except that materialized neighbours share one."""
+    roles, samples = len(jacobians.roots), len(jacobians.roots[0])
+    other = [p for p in group.parameters if p.requires_grad and id(p) not in found]
+    full = jacobians.of(other, group)
+    pieces: list[SampleGradients] = []
+    neighbours: list[Tensor] = []  # [roles, m, p] each
+
+    def close(stop: int) -> None:
+        if neighbours:
+            both = neighbours[0] if len(neighbours) == 1 else torch.cat(neighbours, 2)
+            u = both[0] if roles == 1 else both[0] + both[1]
+            pieces.append(Materialized(slice(stop - u.shape[1], stop), (both[0], u)))
+            neighbours.clear()
+
+    for parameter, span in zip(group.parameters, group.spans, strict=True):
+        given = found.get(id(parameter), _NOTHING)
+        if id(parameter) in full:
+            neighbours.append(full[id(parameter)])
+        elif _is_smaller_materialized(parameter, given):
+            neighbours.append(_materialized(parameter, given, group, roles, samples))
+        else:
+            close(span.start)
+            pieces.append(_factored(parameter, span, given, group, samples))
+    close(group.size)
+    return tuple(pieces)
+
+
+_NOTHING = _Given([], [])
+
+
+def _is_smaller_materialized(parameter: Tensor, given: _Given) -> bool:
+    """Whether ``v`` and ``u`` take less room materialized than as positions, or too little to matter."""
+    if parameter.numel() < MIN_FACTORED_ENTRIES:
+        return True
+    both = given.prediction + given.target
+    kinds = {gradients.kind for gradients in both}
+    if kinds == {OuterProducts}:
+        positions = sum(len(gradients.tensors[0]) for gradients in both)
+        width = sum(x.shape[-1] for x in both[0].tensors)
+        return positions * width > 2 * parameter.numel()
+    return bool(kinds) and kinds != {EmbeddingRows}
+
+
+def _materialized(parameter: Tensor, given: _Given, group: FlatParams, roles: int, samples: int) -> Tensor:
+    """``[roles, m, p]``: the gradients of the prediction and those of the target."""
+    parts: list[Tensor] = []
+    for role in range(roles):
+        each = [_full(gradients) for gradients in given[role]]
+        if each:
+            parts.append(sum(each[1:], each[0]).to(group.device, group.dtype))
+        else:
+            parts.append(torch.zeros(samples, parameter.numel(), dtype=group.dtype, device=group.device))
+    return torch.stack(parts)
+
+
+def _full(gradients: RowGradients) -> Tensor:
+    """``[m, p]``."""
+    if gradients.kind is Materialized:
+        return gradients.tensors[0]
+    if gradients.kind is OuterProducts:
+        a, b = gradients.tensors
+        if len(a) == 1:
+            return (b[0].unsqueeze(2) * a[0].unsqueeze(1)).flatten(1)
+        return torch.bmm(b.permute(1, 2, 0), a.transpose(0, 1)).flatten(1)
+    span = slice(0, gradients.parameter.numel())
+    return EmbeddingRows(span, gradients.tensors, len(gradients.tensors[0])).matrices()[0]
+
+
+def _factored(parameter: Tensor, span: slice, given: _Given, group: FlatParams, samples: int) -> SampleGradients:
+    """The calls of a layer side by side: positions of the prediction first, then those of the target."""
+    both = given.prediction + given.target
+    if not both:  # not in this graph
+        outputs = parameter.shape[0] if parameter.ndim else 1
+        nothing = torch.zeros(0, samples, 1, device=group.device, dtype=group.dtype)
+        wide = nothing.expand(-1, -1, parameter.numel() // outputs), nothing.expand(-1, -1, outputs)
+        return OuterProducts(span, wide, 0)
+    head = sum(len(gradients.tensors[0]) for gradients in given.prediction)
+    tensors = tuple(_joined(list(parts), group) for parts in zip(*(g.tensors for g in both), strict=True))
+    return both[0].kind(span, tensors, head)
+
+
+def _joined(parts: list[Tensor], group: FlatParams) -> Tensor:
+    dtype = group.dtype if parts[0].is_floating_point() else parts[0].dtype
+    parts = [part.to(group.device, dtype) for part in parts]
+    # A copy also where there is one part: data are the user's, who may refill the tensor before the step.
+    return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    # A sum is not finite if a part is not; in double precision it does not overflow by itself.
+    return all(math.isfinite(tensor.sum(dtype=torch.float64)) for tensor in tensors)

@@ -1,0 +1,144 @@
+"""Which sample every row of every layer call serves, found anew from each graph.
+
+:func:`trace` walks the graph from a prediction or target ``[m]`` down to the parameters, once, and hands the owners of
+rows from every operation to its inputs (:mod:`.row_rules`). It ends with
+
+- layer calls (:mod:`.layer_rules`) whose rows belong to one sample each: these have factored per-sample gradients;
+- parameters that were reached in any other way: these need batched vector-Jacobian products.
+
+Where rows serve several samples (the values behind λ-returns, a bootstrap shared by a trajectory), the walk starts
+afresh: every element of that tensor becomes a *unit* that owns rows, and how much each sample takes of each unit is an
+exact Jacobian of the small graph above it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .autograd_graph import Edge, Unavailable, leaf_variable, operation, root_edge, shape, topological
+from .jacobian import jacobian
+from .layer_rules import LayerCall, match_layer
+from .row_rules import Owner, Shared, input_owners, merge
+
+# A tensor with shared rows is cut into units while its Jacobian has at most this many entries.
+MAX_JACOBIAN_ENTRIES = 1 << 22
+
+
+@dataclass(eq=False)
+class Units:
+    """What owns rows: the samples of ``root [m]``, or the elements of a tensor (``edge``) that samples share."""
+
+    root: Tensor
+    edge: Edge | None = None
+    reason: str = "a use outside of layers"  # why a parameter below needs vector-Jacobian products, if it does
+    _mixing: Tensor | None = None
+
+    def shared(self, found: Shared) -> Shared:
+        """Why rows below are shared: what was found there, or the older reason for which these units exist."""
+        return found if self.edge is None else Shared(self.reason)
+
+    def mixing(self) -> Tensor | None:
+        """How much each sample takes of each unit, ``[m, units]``; None if units are samples."""
+        if self.edge is not None and self._mixing is None:
+            (found,) = jacobian(self.root, [self.edge])
+            size = math.prod(shape(self.edge))
+            self._mixing = self.root.new_zeros(len(self.root), size) if found is None else found.reshape(-1, size)
+        return self._mixing
+
+
+class OwnedCall(NamedTuple):
+    """A layer call whose row ``r`` serves unit ``owner[r]`` (-1: none)."""
+
+    call: LayerCall
+    units: Units
+    owner: Tensor
+
+
+@dataclass
+class Trace:
+    """Everything behind one tensor ``[m]``."""
+
+    calls: list[OwnedCall] = field(default_factory=list)
+    visited: set[Any] = field(default_factory=set)  # nodes whose output has an influence
+    reached: set[int] = field(default_factory=set)  # ids of all leaves
+    irregular: dict[int, str] = field(default_factory=dict)  # ids of leaves with other uses than layer calls, and why
+
+
+class _Owned(NamedTuple):
+    units: Units
+    owner: Tensor
+
+
+_Label = _Owned | Shared
+
+
+def trace(root: Tensor) -> Trace:
+    """Find the owners of all rows behind ``root [m]``."""
+    result = Trace()
+    edge = root_edge(root)
+    if edge is None:
+        result.reached.add(id(root))
+        result.irregular[id(root)] = "a parameter that is a prediction or target itself"
+        return result
+    order, edges_of = topological(edge)
+    labels: dict[Any, dict[int, _Label]] = {edge[0]: {edge[1]: _Owned(Units(root), torch.arange(len(root)))}}
+    for node in order:
+        own = labels.pop(node, {})
+        if own:
+            result.visited.add(node)
+        leaf = leaf_variable(node)
+        if leaf is not None:
+            result.reached.add(id(leaf))
+            for label in own.values():
+                result.irregular[id(leaf)] = label.reason if isinstance(label, Shared) else label.units.reason
+            continue
+        edges = edges_of[node]
+        units, owners = _units_and_owners(node, own, root)
+        matched = match_layer(node, owners, edges)
+        if matched is not None:
+            result.calls.append(OwnedCall(matched.call, units, matched.owner))
+        for place, owner in enumerate(input_owners(node, owners, edges)):
+            child, number = edges[place]
+            if child is None or owner is None or (matched is not None and place in matched.handled):
+                continue
+            label: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
+            there = labels.setdefault(child, {})
+            there[number] = _merged(there[number], label, operation(node)) if number in there else label
+    return result
+
+
+def _units_and_owners(node: Any, own: dict[int, _Label], root: Tensor) -> tuple[Units, dict[int, Owner]]:
+    """The owners of a node's outputs, and the units that they name. Shared rows become units of their own."""
+    labels = list(own.values())
+    first = labels[0] if labels else None
+    if isinstance(first, _Owned) and all(isinstance(x, _Owned) and x.units is first.units for x in labels):
+        return first.units, {number: label.owner for number, label in own.items()}  # type: ignore[union-attr]
+    if not labels:
+        return Units(root), {}
+    shared = next((label for label in labels if isinstance(label, Shared)), Shared(operation(node)))
+    if len(own) == 1:
+        (number,) = own
+        try:
+            size = shape((node, number))
+        except Unavailable:
+            size = None
+        if size is not None and len(root) * math.prod(size) <= MAX_JACOBIAN_ENTRIES:
+            units = Units(root, (node, number), shared.reason)
+            return units, {number: torch.arange(math.prod(size)).reshape(size)}
+    return Units(root), dict.fromkeys(own, shared)
+
+
+def _merged(one: _Label, other: _Label, reason: str) -> _Label:
+    if isinstance(one, Shared):
+        return one
+    if isinstance(other, Shared):
+        return other
+    if one.units is not other.units:
+        return Shared(reason)
+    owner = merge(one.owner, other.owner, reason)
+    return owner if isinstance(owner, Shared) else _Owned(one.units, owner)
