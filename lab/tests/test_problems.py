@@ -73,8 +73,8 @@ def test_a_step_is_gymnasiums(name):
 
 @pytest.mark.parametrize("name", GYMNASIUM)
 def test_episodes_are_gymnasiums(name):
-    """Whole episodes of random actions, step after step, to a termination or to 500 steps. Acrobot is chaotic: roundings
-    grow by a factor of 10⁹ on the way."""
+    """Whole episodes of random actions, step after step, to a termination or to 500 steps. Acrobot is chaotic:
+    rounding errors grow by a factor of 10⁹ on the way."""
     task, env = TASKS[name], make(name)
     numbers = seeded("episodes", name)
     actions = torch.randint(task.actions, (500, 4), generator=numbers)
