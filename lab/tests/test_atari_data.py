@@ -1,6 +1,7 @@
 """Games that are saved, restored, recorded and continued, with the real emulator."""
 
 import inspect
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,12 +79,12 @@ def test_actions_stick_as_often_as_they_should():
 
     emulator = Emulator(GAME, 0)
     emulator._ale = spy = Spy(emulator._ale)
-    for step in range(1000):
+    for step in range(2000):
         emulator.step(1 + step % 2)
     up, right = 2, 3  # ale-py's own numbers of actions 1 and 2
-    wanted = [up, right] * 500
+    wanted = [up, right] * 1000
     stuck = np.array(spy.acted).reshape(-1, 4) != np.array(wanted)[:, None]
-    assert np.allclose(stuck.mean(0), [0.25, 0.25**2, 0.25**3, 0.25**4], atol=0.03)
+    assert np.allclose(stuck.mean(0), [0.25, 0.25**2, 0.25**3, 0.25**4], atol=0.04)
 
 
 def test_a_seed_decides_everything():
@@ -128,8 +129,8 @@ def test_the_tape_shows_what_the_policy_saw():
             return actions
 
     policy = Remembering()
-    tape = record([Emulator(GAME, 1)], policy, 700, seeded(0))  # more than one episode, one after the other
-    assert len(tape) >= 700 and len(tape.scores()) >= 2
+    tape = record([Emulator(GAME, 1)], policy, 1200, seeded(0))  # more than one episode, one after the other
+    assert len(tape) >= 1200 and len(tape.scores()) >= 2
     assert torch.equal(tape.observations(torch.arange(len(tape))), torch.cat(policy.saw))
     assert torch.equal(tape.action, torch.cat(policy.did))
     assert len(tape.frames) == 1 + len(tape) + len(tape.scores())  # a blank one, and one more than actions an episode
@@ -290,6 +291,8 @@ def test_make_data_makes_what_is_missing_and_nothing_else(tmp_path, monkeypatch)
     def written():
         return {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
 
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))  # so that a file written again has another time, however coarse the clock
     before = written()
     assert make_dataset(GAME, AtRandom(), tmp_path, **settings) == about and written() == before
     (tmp_path / "truth.safetensors").unlink()  # written over in place, what was read from it would change

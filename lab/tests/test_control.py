@@ -69,7 +69,7 @@ def test_control_run_is_recorded(tmp_path, run, method):
     assert all(np.isfinite(curve).all() and len(curve) == 51 for curve in record.curves.values())
     assert record.curves["drift"].min() > 0  # without a correction too
     for kind in ("of batches", "if uncorrected"):
-        assert -1 <= record.curves[f"agreement {kind}"].min() <= record.curves[f"agreement {kind}"].max() <= 1
+        assert np.abs(record.curves[f"agreement {kind}"]).max() <= 1 + 1e-5  # cosines, to rounding
     assert (record.curves["staleness"][-1] > 0) == (method != "adam")
     assert set(record.curves["evaluation score"]) == {123}
     assert record.diverged_at is None and record.seconds > 0 and record.numbers_kept > record.parameters > 600

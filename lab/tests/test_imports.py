@@ -44,7 +44,7 @@ def test_the_laboratory_knows_the_library_and_its_parts_one_another_one_way(path
     height, packages = next((i, layer[own]) for i, layer in enumerate(LAB_LAYERS) if own in layer)
     below = {name for layer in LAB_LAYERS[: height + 1] for name in layer}
     depth = len(path.relative_to(LAB).parts)  # dots that lead to the laboratory
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             for name in (alias.name.split(".")[0] for alias in node.names):
                 assert name in packages | {"unstale"} or name in sys.stdlib_module_names, f"{path.name} imports {name}"

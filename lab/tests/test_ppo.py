@@ -220,19 +220,21 @@ def test_the_clock_ends_a_run_and_fades_its_learning_rate():
 
 
 def test_a_run_that_the_clock_ends_is_measured_to_its_end():
-    ppo = PPO(Settings(games=2, rollout=8, minibatch=16, epochs=1, minutes=0.5))
+    # So long that no machine spends it before ``learn_to_the_end`` does.
+    settings = Settings(games=2, rollout=8, minibatch=16, epochs=1, minutes=1e6)
+    ppo = PPO(settings)
     points = measured(ppo, every=2)
     assert next(points).steps == 32
     learn = ppo.learn
 
-    def learn_for_a_minute(rollout):
+    def learn_to_the_end(rollout):
         learn(rollout)
-        ppo.seconds += 60
+        ppo.seconds += 6e7
 
-    ppo.learn = learn_for_a_minute
+    ppo.learn = learn_to_the_end
     assert [point.steps for point in points] == [48]
-    ended = PPO(Settings(games=2, rollout=8, minibatch=16, epochs=1, minutes=0.5))
-    ended.seconds = 30.0
+    ended = PPO(settings)
+    ended.seconds = 6e7
     assert list(measured(ended, every=2)) == []
 
 
@@ -241,7 +243,7 @@ def test_a_corrected_critic_tells_of_its_drift(correction):
     ppo = PPO(Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32, n_step=5, correction=correction))
     (_, point) = measured(ppo, every=1)
     assert point.steps == 32 and point.drift > 0
-    assert -1 <= point.agreement <= 1 and -1 <= point.stale_agreement <= 1
+    assert abs(point.agreement) <= 1 + 1e-5 and abs(point.stale_agreement) <= 1 + 1e-5  # cosines, to rounding
     assert (point.staleness > 0) == (correction != "none")
     assert 0 <= point.bounded_share <= 1
 

@@ -83,7 +83,7 @@ def test_summaries_are_in_numerical_order(tmp_path):
 @pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: text.replace('"runs"', '"runes"')])
 def test_damaged_summary_is_named_in_the_error(tmp_path, damage):
     path = write_summary(lab_samples.replay(), tmp_path)
-    path.write_text(damage(path.read_text()))
+    path.write_text(damage(path.read_text("utf-8")), "utf-8")
     with pytest.raises(DataError, match=r"fig3\.json is not a summary"):
         read_summaries(tmp_path)
 
@@ -276,7 +276,7 @@ def test_all_files_are_written(report_folder):
 
 
 def test_claims_json(report_folder):
-    records = json.loads((report_folder / "claims.json").read_text(), parse_constant=reject_constant)
+    records = json.loads((report_folder / "claims.json").read_text("utf-8"), parse_constant=reject_constant)
     assert len(records) == 25
     asked = {"claim", "figure", "verdict", "effect", "interval", "p", "runs", "diverged", "scale", "command", "note"}
     assert all(asked <= set(record) and record["verdict"] in OUTCOMES for record in records)
@@ -286,12 +286,12 @@ def test_claims_json(report_folder):
 def test_report_from_files_is_identical(report_folder):
     summaries = read_summaries(report_folder)
     records = claim_records(summaries)
-    assert markdown_report(records, summaries) == (report_folder / "REPORT.md").read_text()
-    assert html_report(records, summaries) == (report_folder / "report.html").read_text()
+    assert markdown_report(records, summaries) == (report_folder / "REPORT.md").read_text("utf-8")
+    assert html_report(records, summaries) == (report_folder / "report.html").read_text("utf-8")
 
 
 def test_markdown_has_every_claim_and_valid_links(report_folder):
-    text = (report_folder / "REPORT.md").read_text()
+    text = (report_folder / "REPORT.md").read_text("utf-8")
     assert set(re.findall(r"^\| (\d+) \|", text, re.M)) == {str(n) for n in range(1, 26)}
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (report_folder / target).exists(), target
@@ -304,14 +304,14 @@ def test_markdown_has_every_claim_and_valid_links(report_folder):
 
 
 def test_html_escapes_text(report_folder):
-    text = (report_folder / "report.html").read_text()
+    text = (report_folder / "report.html").read_text("utf-8")
     assert "Intervals &lt;overlap&gt; &amp; cross" in text
     assert "<b>SELU</b>" not in text
     assert "72 of 180 diverged" in text and "3 of 60 diverged" in text
 
 
 def test_html_links_are_valid(report_folder):
-    text = (report_folder / "report.html").read_text()
+    text = (report_folder / "report.html").read_text("utf-8")
     text = text[: text.index('<script type="application/json"')]
     names = re.findall(r' id="([^"]+)"', text)
     assert len(names) == len(set(names))
@@ -322,6 +322,6 @@ def test_html_links_are_valid(report_folder):
 
 
 def test_report_without_summaries(tmp_path):
-    text = write([], tmp_path).read_text()
+    text = write([], tmp_path).read_text("utf-8")
     assert "None of the paper&#39;s 25 claims has been measured yet." in text
     assert in_order([]) == [] and not (tmp_path / "figures").exists()

@@ -29,12 +29,12 @@ def test_scale_of_published_figures():
 def test_claims_and_report_match_the_summaries():
     records = claim_records(SUMMARIES)
     assert [record["claim"] for record in records] == list(range(1, 26))
-    assert (RESULTS / "claims.json").read_text() == json_text(records)
-    assert (RESULTS / "REPORT.md").read_text() == markdown_report(records, SUMMARIES)
+    assert (RESULTS / "claims.json").read_text("utf-8") == json_text(records)
+    assert (RESULTS / "REPORT.md").read_text("utf-8") == markdown_report(records, SUMMARIES)
 
 
 def test_readme_counts_match_the_results():
-    verdicts = [record["verdict"] for record in json.loads((RESULTS / "claims.json").read_text())]
-    said = re.search(r"(\d+) hold, (\d+) do not, and (\d+) are undecided", (ROOT / "README.md").read_text())
+    verdicts = [record["verdict"] for record in json.loads((RESULTS / "claims.json").read_text("utf-8"))]
+    said = re.search(r"(\d+) hold, (\d+) do not, and (\d+) are undecided", (ROOT / "README.md").read_text("utf-8"))
     counted = [verdicts.count(outcome) for outcome in ("holds", "does not hold", "inconclusive")]
     assert said and [int(number) for number in said.groups()] == counted

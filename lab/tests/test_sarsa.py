@@ -125,7 +125,7 @@ def test_targets_are_the_librarys_n_step_targets():
 @pytest.mark.parametrize("life_ends_episode", [False, True])
 def test_rollouts_are_what_the_games_did(life_ends_episode):
     """Played again, action for action, in games of the same seed."""
-    settings = replace(SMALL, games=3, n_step=115, life_ends_episode=life_ends_episode)
+    settings = replace(SMALL, games=3, n_step=180, life_ends_episode=life_ends_episode)
     policy = EpsilonGreedy("ms_pacman", lambda frames: torch.zeros(len(frames), 9), epsilon=1.0)
     seed = int(torch.randint(2**31, (), generator=numbers(11)))
     played = Games(settings, policy, numbers(11), CPU)
