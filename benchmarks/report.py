@@ -65,23 +65,17 @@ def _targets(name: str, result: Result, device: str) -> list[str]:
 
 
 def _mlp(result: Result, memory: str) -> list[str]:
-    """Return a table with one row per cell and one column per correction, and one with the remaining candidates."""
+    """Return a table with one row per cell and one column per correction."""
     names = ["diagonal", "dense", "window", "oracle"]
-    lines, further = [], []
+    lines = []
     for cell in result["cells"]:
         where = cell["where"]
         rows = {row["name"]: row for row in cell["rows"]}
         head = [str(where["width"]), f"{where['parameters']:,}", str(where["batch"]), str(where["beta"])]
         baseline = f"{'~' * _is_noisy(rows['SGD'])}{rows['SGD']['ms']:.3f} ({_number(rows['SGD'][_key(memory)])})"
         lines.append([*head, baseline, *(_short(rows[name], memory) for name in names)])
-        if len(rows) > len(names) + 1:
-            further.append({**cell, "rows": [row for row in cell["rows"] if row["name"] != "SGD"]})
     header = ["width", "n", "batch", "β", f"SGD: ms ({memory})", *(f"{name}: ratio ({memory})" for name in names)]
-    parts = [table(header, lines), *_horizons(result), *_unfilled(result)]
-    if further:
-        parts.append('With parameters instead of a module ("unobserved": `model.parameters()` instead of `model`):')
-        parts += _long(dict(cells=further), memory)
-    return parts
+    return [table(header, lines), *_horizons(result), *_unfilled(result)]
 
 
 def _horizons(result: Result) -> list[str]:

@@ -30,7 +30,6 @@ class Candidate:
     correction: str | None = None  # None: not corrected
     kind: str = "SGD"  # or "Adam", or "plain"
     horizon: int | None = None  # None: the library's default
-    observed: bool = True  # False: pass parameters, so that gradients come from batched vector-Jacobian products
 
     @property
     def baseline(self) -> str:
@@ -72,11 +71,10 @@ def make_optimizer(candidate: Candidate, model: nn.Module, beta: float) -> torch
         if candidate.kind == "SGD":
             return torch.optim.SGD(model.parameters(), lr=LR * (1 - beta), momentum=beta)
         return torch.optim.Adam(model.parameters(), lr=LR, betas=(beta, 0.999))
-    params = model if candidate.observed else list(model.parameters())
     options: dict[str, Any] = dict(lr=LR, correction=candidate.correction, horizon=candidate.horizon)
     if candidate.kind == "SGD":
-        return unstale.CorrectedSGD(params, beta=beta, **options)
-    return unstale.CorrectedAdam(params, betas=(beta, 0.999), **options)
+        return unstale.CorrectedSGD(model, beta=beta, **options)
+    return unstale.CorrectedAdam(model, betas=(beta, 0.999), **options)
 
 
 def _uncorrected(model: nn.Module, optimizer: torch.optim.Optimizer, turn: Iterator[Batch]) -> Training:
@@ -159,7 +157,7 @@ def window_bytes(candidate: Candidate, model: nn.Module, batches: Sequence[Batch
     """Return the bytes of a full window's state, extrapolated from windows of one and two batches."""
     sizes = []
     for horizon in (1, 2):
-        short = Candidate(candidate.name, "window", candidate.kind, horizon, candidate.observed)
+        short = Candidate(candidate.name, "window", candidate.kind, horizon)
         training = build(short, copy.deepcopy(model), batches, beta)
         for _ in range(horizon):
             training.step()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unstale.corrections import Correction, Diagonal, Window, dense
-from unstale.samples import Linearization
+from unstale.corrections import Correction, Diagonal, Memory, Replay, Window, dense
+from unstale.per_sample.gradients import Linearization
 
 from ..experiment import Run
 from ..methods import METHODS, horizon
@@ -31,7 +30,7 @@ def build_correction(run: Run, network: Network) -> Correction | None:
     return None
 
 
-class LayerwiseCorrection:
+class LayerwiseCorrection(Correction):
     """One full correction for the parameters of the chosen layers; diagonal or no correction for the others."""
 
     def __init__(self, network: Network, chosen: Sequence[int], other_layers: str) -> None:
@@ -44,11 +43,11 @@ class LayerwiseCorrection:
 
     def update(
         self,
-        memory: dict[str, Any],
+        memory: Memory,
         batch: Linearization,
         displacement: Tensor,
         beta: float | Tensor,
-        replay: Any = None,
+        replay: Replay | None = None,
     ) -> Tensor:
         eta = torch.zeros_like(displacement)
         for name, (layers, correction) in self._parts.items():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unstale.samples import Matrix, Outer, Piece
+from unstale.per_sample.gradients import Materialized, OuterProducts, SampleGradients
 
 # A matrix product with a long inner dimension and a small result underuses a GPU. Its sum is split (split-K).
 ROWS_PER_SPLIT, MAX_ROW_SPLITS = 128, 64  # for weight gradients
@@ -65,7 +65,9 @@ class Layer(ABC):
         """Write the gradient with respect to the matrix, summed over rows, to ``out [..., o, i]``."""
 
     @abstractmethod
-    def per_sample_gradients(self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
+    def per_sample_gradients(
+        self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]
+    ) -> SampleGradients:
         """Return the gradients with respect to the matrix, per sample.
 
         Args:
@@ -112,9 +114,11 @@ class Dense(Layer):
     def weight_gradient_(self, out: Tensor, saved: Tensor, gradient: Tensor) -> None:
         _sum_outer_products(gradient, saved, out)
 
-    def per_sample_gradients(self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
+    def per_sample_gradients(
+        self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]
+    ) -> SampleGradients:
         a, b = (x.mT.unflatten(-2, roles) for x in (saved, gradient))  # [..., t, k, i]
-        return Outer(span, (a, b), head=1)
+        return OuterProducts(span, (a, b), head=1)
 
 
 class FlattenDense(Dense):
@@ -178,17 +182,19 @@ class Conv(Layer):
         out[..., 0] = gradient.sum((-3, -1))
         out[..., 1:] = _map_runs(backward, (saved, 3), (gradient, 3))
 
-    def per_sample_gradients(self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]) -> Piece:
+    def per_sample_gradients(
+        self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]
+    ) -> SampleGradients:
         """Materialize the gradients, unless their factors are smaller: a kernel is applied to many patches."""
         outputs, inputs = self.shape
         patches = self._patches(saved)  # [..., rows, i, l]
         if self.positions * (outputs + inputs) < self.size:
             patches = F.pad(patches, (0, 0, 1, 0), value=1.0)
             a, b = (x.unflatten(-3, roles).movedim(-1, -3).flatten(-4, -3) for x in (patches, gradient))
-            return Outer(span, (a, b), head=self.positions)
+            return OuterProducts(span, (a, b), head=self.positions)
         by_row = torch.cat([gradient.sum(-1, keepdim=True), gradient @ patches.mT], -1)
         gradients = by_row.flatten(-2).unflatten(-2, roles)
-        return Matrix(span, (gradients[..., 0, :, :], gradients.sum(-3)))
+        return Materialized(span, (gradients[..., 0, :, :], gradients.sum(-3)))
 
     def _weight(self, matrix: Tensor) -> Tensor:
         """Return the kernels of all runs, in channels-last memory format."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from unstale.momentum import Corrected
-from unstale.samples import Linearization
+from unstale.per_sample.gradients import Linearization
 
 from .data import Samples
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unstale.samples import Linearization, Total
+from unstale.per_sample.gradients import Linearization, SummedGradient
 
 from .layers import Conv, Layer, initial_parameters
 from .objectives import STATE_VALUE, Objective, Prediction
@@ -127,14 +127,14 @@ class Network:
             gradients.append(self._activation_backward(input_gradient, forward.activations[i - 1]))
         return gradients[::-1]
 
-    def gradient(self, theta: Tensor, forward: ForwardPass, slope: Tensor) -> Total:
+    def gradient(self, theta: Tensor, forward: ForwardPass, slope: Tensor) -> SummedGradient:
         """Return ``Σ_k slope_k ∇value_k``, without computing per-sample gradients."""
         total = theta.new_empty(*slope.shape[:-1], self.size)
         gradients = self.backward(theta, forward, slope)
         layers = zip(self.layers, self._matrices(total), forward.saved_inputs, gradients, strict=True)
         for layer, out, saved, gradient in layers:
             layer.weight_gradient_(out, saved, gradient)
-        return Total(total)
+        return SummedGradient(total)
 
     def linearize(
         self, theta: Tensor, forward: ForwardPass, discount: Tensor | None, slope: Tensor, curvature: Tensor

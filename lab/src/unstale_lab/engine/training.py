@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.momentum import correct
-from unstale.running import mean_
-from unstale.samples import Batch, Linearization
+from unstale.momentum import correct, running_mean_
+from unstale.per_sample.gradients import Batch, Linearization
 
 from .. import methods, problems
 from ..checkpoint import Checkpoint
@@ -224,12 +223,12 @@ class Training:
         (compile_once(function) if compiles else function)(self, *tensors)
 
     def _update_moments(self, gradient: Tensor) -> None:
-        mean_(self.mu, gradient, self.decay)
+        running_mean_(self.mu, gradient, self.decay)
         self._update_second_moment(gradient)
 
     def _update_second_moment(self, gradient: Tensor) -> None:
         if self.second_moment is not None:
-            mean_(self.second_moment, gradient.square(), methods.ADAM_BETA_2)
+            running_mean_(self.second_moment, gradient.square(), methods.ADAM_BETA_2)
 
     def _derivatives(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Return first and second derivative of the batch's mean loss with respect to the residuals."""
