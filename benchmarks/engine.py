@@ -1,6 +1,6 @@
 """The laboratory's engine compared with a plain loop, on the settings of figure 3.
 
-PYTHONPATH=src python benchmarks/engine.py
+PYTHONPATH=src:lab/src python benchmarks/engine.py
 
 Every method, width, batch size and β of the figure is timed for a few steps: the plain loop with one run, the engine
 with as many runs per batch as its plan for a CPU. First one process runs alone, then two processes run at the same
@@ -92,7 +92,7 @@ def arguments() -> argparse.Namespace:
 
 def command(options: argparse.Namespace) -> str:
     quick = " --quick" * options.quick
-    return f"PYTHONPATH=src python benchmarks/engine.py --seconds-per-cell {options.seconds_per_cell:g}{quick}"
+    return f"PYTHONPATH=src:lab/src python benchmarks/engine.py --seconds-per-cell {options.seconds_per_cell:g}{quick}"
 
 
 def settings(quick: bool) -> list[Setting]:

@@ -1,6 +1,6 @@
 """Step time and memory of the MsPacman figures in the laboratory's engine, relative to Adam; and emulator speed.
 
-    PYTHONPATH=src python benchmarks/pictures.py --device cuda
+    PYTHONPATH=src:lab/src python benchmarks/pictures.py --device cuda
 
 Steps are made as in the engine: on a GPU by replaying a CUDA graph, so that kernel launches do not dominate. The images
 are noise, because the time of a step does not depend on them. Results go to ``results/pictures-<device>.json`` and
@@ -196,7 +196,7 @@ def main() -> None:
     rates = {games: emulator_speed(games, options.seconds) for games in options.games}
     machine_info = describe(torch.device(options.device))
     chosen = ["--networks", *options.networks, "--games", *map(str, options.games), "--seconds", f"{options.seconds:g}"]
-    command = " ".join(["PYTHONPATH=src python benchmarks/pictures.py --device", options.device, *chosen])
+    command = " ".join(["PYTHONPATH=src:lab/src python benchmarks/pictures.py --device", options.device, *chosen])
     result = {"machine": machine_info, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"pictures-{options.device}.json").write_text(json.dumps(result, indent=1))

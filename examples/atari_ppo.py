@@ -4,7 +4,7 @@ Ordinary PPO, but for two things. The critic's targets look 5 steps ahead, to va
 gradient goes through ``optimizer.backward``, which is told how they move; the actor's is added to it by the usual
 ``loss.backward()``, and takes part in the same momentum as it is.
 
-    pip install 'unstale[atari]'
+    pip install . gymnasium ale-py
     python examples/atari_ppo.py --device cuda                        # Adam
     python examples/atari_ppo.py --device cuda --correction window    # the same, its critic corrected
 

@@ -4,7 +4,7 @@ Several games run side by side. After every 5 steps of all of them the network l
 Its targets contain its own values, which move with it: what Adam's momentum remembers was computed for targets of
 before. ``--correction`` makes up for that.
 
-    pip install 'unstale[atari]'
+    pip install . gymnasium ale-py
     python examples/atari_sarsa.py                        # Adam
     python examples/atari_sarsa.py --correction window    # the same, corrected
 
