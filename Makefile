@@ -33,7 +33,7 @@ lint: $(READY)  ## check style and types, changing nothing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-format: $(READY)  ## mend style where that can be done by itself
+format: $(READY)  ## fix style automatically
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -51,23 +51,23 @@ class OneButton:
     def step(self, actions):
         self.time += 1
         over = np.full(self.count, self.time % 3 == 0)
-        pictures, info = self.reset(0)
-        return pictures, np.where(actions == 2, 10, 0), over, np.zeros_like(over), info
+        frames, info = self.reset(0)
+        return frames, np.where(actions == 2, 10, 0), over, np.zeros_like(over), info
 
     def close(self):
         pass
 
 
 class SmallActorCritic(torch.nn.Module):
-    """Sees one pixel of each picture."""
+    """Sees one pixel of each frame."""
 
     def __init__(self, actions):
         super().__init__()
         self.trunk = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU()).float()
         self.policy, self.value = torch.nn.Linear(16, actions).float(), torch.nn.Linear(16, 1).float()
 
-    def forward(self, pictures):
-        features = self.trunk(pictures[:, :, 0, 0].float() / 255)
+    def forward(self, frames):
+        features = self.trunk(frames[:, :, 0, 0].float() / 255)
         return self.policy(features), self.value(features).squeeze(-1)
 
 

@@ -46,7 +46,7 @@ def play(emulator, actions):
 # The emulator.
 
 
-def test_pictures_are_those_of_the_vector_environment():
+def test_frames_match_the_vector_environment():
     games = AtariVectorEnv(GAME, 1, repeat_action_probability=0.0, noop_max=1, reward_clipping=False, num_threads=1)
     theirs, _ = games.reset(seed=0)
     emulator = Emulator(GAME, 0, sticky=0.0, max_no_ops=1)

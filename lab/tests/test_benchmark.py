@@ -16,10 +16,10 @@ from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.training import Training
 from unstale_lab.experiment import Run
 from unstale_lab.problems import mountain_car
-from unstale_lab.problems.base import seeded
+from unstale_lab.problems.problem import seeded
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-benchmark, plain_lab, pictures = map(import_module, ("engine", "plain_lab", "pictures"))
+benchmark, plain_lab, images = map(import_module, ("engine", "plain_lab", "images"))
 
 STEPS = 25
 
@@ -125,7 +125,7 @@ def test_page_shows_missed_targets():
 
 
 def test_image_steps_are_timed_relative_to_adam(monkeypatch):
-    monkeypatch.setitem(problems.PROBLEMS, "noise", pictures.Noise)
+    monkeypatch.setitem(problems.PROBLEMS, "noise", images.Noise)
     run = Run(problem="noise", network="small_atari", width=2, batch=2)
-    adam, window = pictures.measure(run, ["adam", "adam_window"], 2, "cpu", seconds=0.01)
+    adam, window = images.measure(run, ["adam", "adam_window"], 2, "cpu", seconds=0.01)
     assert adam.ratio == 1 and window.ratio > 0 and window.parameters == adam.parameters > 0

@@ -245,7 +245,7 @@ def test_page_without_scripts(open_page):
     assert page.locator("#claims-table tbody").count() == 25
     assert not page.locator("#theme").is_visible()
     assert page.locator("#fig3 img").evaluate("image => image.complete && image.naturalWidth > 0")
-    # Only such readers have the pictures, which lie beside the page.
+    # Only screen readers use the images, which are separate files.
     fetched = [url for url in open_page.complaints if not url.startswith("data:")]
     assert fetched and all(url.startswith("file:") and "/figures/" in url for url in fetched)
     open_page.complaints.clear()

@@ -12,7 +12,7 @@ import torch
 
 from unstale_lab import checkpoint
 from unstale_lab.checkpoint import Checkpoint
-from unstale_lab.engine import control_training as control
+from unstale_lab.engine import control_training
 from unstale_lab.engine.control_training import ControlTraining, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
@@ -32,14 +32,14 @@ PPO = Run(
 CURVES = {"score", "drift", "agreement of batches", "agreement if uncorrected", "bounded", "staleness"}
 
 
-PLAY = control.evaluate
+PLAY = control_training.evaluate
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(control, "PPO_GAMES", 4)
-    monkeypatch.setattr(control, "PPO_ROLLOUT", 8)
-    monkeypatch.setattr(control, "evaluate", lambda policy, games, seed: [123.0] * games)
+    monkeypatch.setattr(control_training, "PPO_GAMES", 4)
+    monkeypatch.setattr(control_training, "PPO_ROLLOUT", 8)
+    monkeypatch.setattr(control_training, "evaluate", lambda policy, games, seed: [123.0] * games)
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     yield
     torch.set_flush_denormal(False)
@@ -101,7 +101,7 @@ def test_killed_run_resumes(tmp_path, monkeypatch, run):
 
 
 def test_final_policy_is_evaluated_on_whole_games(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "evaluate", PLAY)
+    monkeypatch.setattr(control_training, "evaluate", PLAY)
     record = sweep(Store(tmp_path), replace(SARSA, steps=20))
     assert 60 <= record.curves["evaluation score"][0] <= 2000
 
@@ -125,13 +125,13 @@ def test_control_runs_are_not_batched_and_longest_come_first():
 
 
 def test_diverged_run_stops(tmp_path, monkeypatch):
-    trained = control.sarsa.sarsa_values
+    trained = control_training.sarsa.sarsa_values
 
     def diverges(model, batch):
         value, target = trained(model, batch)
         return value, target * (torch.inf if diverging else 1.0)
 
-    monkeypatch.setattr(control.sarsa, "sarsa_values", diverges)
+    monkeypatch.setattr(control_training.sarsa, "sarsa_values", diverges)
     diverging = False
 
     def begin(finished, made, cost):
@@ -153,7 +153,7 @@ def test_run_that_diverges_in_the_first_step(monkeypatch, tmp_path):
         value = model(batch.state)[:, 0]
         return value, value * torch.inf
 
-    monkeypatch.setattr(control.sarsa, "sarsa_values", diverges)
+    monkeypatch.setattr(control_training.sarsa, "sarsa_values", diverges)
     record = sweep(Store(tmp_path), replace(SARSA, method="adam"))
     assert record.diverged_at == 0 and set(record.curves) == CURVES | {"evaluation score"}
     assert all(np.isinf(curve).all() for curve in record.curves.values())
@@ -162,7 +162,7 @@ def test_run_that_diverges_in_the_first_step(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"problem": "mspacman_sarsa"}, "unknown game 'mspacman': did you mean ms_pacman?"),
+        ({"problem": "mspacman_sarsa"}, "unknown control problem 'mspacman_sarsa': did you mean ms_pacman_sarsa?"),
         ({"method": "adam_frozen"}, "unknown control method 'adam_frozen': did you mean adam"),
         ({"method": "momentum"}, "unknown control method 'momentum'"),
         ({"network": "mlp"}, "Sarsa needs network='small_atari', got 'mlp'"),
@@ -190,6 +190,12 @@ def test_missing_ale_py_is_reported(monkeypatch):
 
 def test_forward_fill():
     at, read = np.array([0, 10, 20, 30, 40]), ([5, 20, 25], [np.nan, 2.0, 3.0])
-    assert control._forward_fill(at, control._finite_points(*read, None)).tolist() == [2, 2, 2, 3, 3]
-    assert control._forward_fill(at, control._finite_points(*read, 35)).tolist() == [2, 2, 2, 3, np.inf]
-    assert control._finite_points([5], [np.nan], None) == []
+    assert control_training._forward_fill(at, control_training._finite_points(*read, None)).tolist() == [2, 2, 2, 3, 3]
+    assert control_training._forward_fill(at, control_training._finite_points(*read, 35)).tolist() == [
+        2,
+        2,
+        2,
+        3,
+        np.inf,
+    ]
+    assert control_training._finite_points([5], [np.nan], None) == []

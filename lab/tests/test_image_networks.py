@@ -21,15 +21,15 @@ from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run
 from unstale_lab.figures.figure import Figure
 from unstale_lab.methods import METHODS
-from unstale_lab.problems.base import Transitions, ValueSet, seeded
-from unstale_lab.problems.pictures import Film, Stills
+from unstale_lab.problems.images import FrameStacks, ImageSet
+from unstale_lab.problems.problem import Transitions, ValueSet, seeded
 from unstale_lab.reproduce import summarise
 from unstale_lab.store import Store
 
-PICTURES = 12
+IMAGES = 12
 
 
-def random_bytes(*shape: int, key: str = "pictures") -> torch.Tensor:
+def random_bytes(*shape: int, key: str = "images") -> torch.Tensor:
     return torch.randint(0, 256, shape, generator=seeded(key), dtype=torch.uint8)
 
 
@@ -38,13 +38,13 @@ class Classes:
 
     inputs = 2
     bootstraps = False
-    answers = 3
+    outputs = 3
 
-    def pictures(self, device: str) -> Stills:
-        return Stills(
-            random_bytes(PICTURES, 3, 16, 16).to(device),
+    def images(self, device: str) -> ImageSet:
+        return ImageSet(
+            random_bytes(IMAGES, 3, 16, 16).to(device),
             torch.tensor([0.4, 0.5, 0.6]).to(device),
-            self.answers,
+            self.outputs,
             spread=0.5,
         )
 
@@ -55,16 +55,16 @@ class Classes:
         generator = seeded("classes", seed)
 
         def take(count: int) -> Transitions:
-            which = torch.randint(PICTURES, (count, batch), generator=generator)
-            state = torch.stack([which, which % self.answers], -1)
+            which = torch.randint(IMAGES, (count, batch), generator=generator)
+            state = torch.stack([which, which % self.outputs], -1)
             nothing = torch.zeros(count, batch)
             return Transitions(state, nothing, nothing, state)
 
         return take
 
     def values(self) -> dict[str, ValueSet]:
-        which = torch.arange(PICTURES)
-        return {"evaluation": ValueSet(torch.stack([which, which % self.answers], -1), *torch.zeros(2, PICTURES))}
+        which = torch.arange(IMAGES)
+        return {"evaluation": ValueSet(torch.stack([which, which % self.outputs], -1), *torch.zeros(2, IMAGES))}
 
 
 class Game(Classes):
@@ -74,17 +74,17 @@ class Game(Classes):
     side = 84
     floor = 0.0
 
-    def pictures(self, device: str) -> Film:
-        first = torch.tensor([1] * 5 + [6] * (PICTURES - 5))
-        film = random_bytes(1 + PICTURES, self.side, self.side), 1 + torch.arange(PICTURES), first
-        return Film(*(part.to(device) for part in film), self.answers)
+    def images(self, device: str) -> FrameStacks:
+        first = torch.tensor([1] * 5 + [6] * (IMAGES - 5))
+        stacks = random_bytes(1 + IMAGES, self.side, self.side), 1 + torch.arange(IMAGES), first
+        return FrameStacks(*(part.to(device) for part in stacks), self.outputs)
 
     def stream(self, seed: int, batch: int, n_step: int):
         generator = seeded("game", seed)
 
         def take(count: int) -> Transitions:
             drawn = torch.randint(60, (count, batch, 4), generator=generator)
-            which, action, following = drawn[..., 0] % (PICTURES - 1), drawn[..., 1] % 3, drawn[..., 2] % 3
+            which, action, following = drawn[..., 0] % (IMAGES - 1), drawn[..., 1] % 3, drawn[..., 2] % 3
             return Transitions(
                 torch.stack([which, action], -1),
                 drawn[..., 3] / 60,
@@ -118,14 +118,14 @@ CASES = {
 
 def make_module(run: Run) -> nn.Sequential:
     """Return the network as a ``torch.nn`` module, with the engine's initial parameters."""
-    w, outputs = run.width, Classes.answers
+    w, outputs = run.width, Classes.outputs
     layers: dict[str, list[nn.Module]] = {
         "svhn": [
             nn.Conv2d(3, w, 3, 2, 1),
             nn.Conv2d(w, 2 * w, 3, 2, 1),
             nn.Conv2d(2 * w, 2 * w, 3, 2, 1),
             nn.Conv2d(2 * w, w, 3, 1, 1),
-            nn.Linear(4 * w, 4 * w),  # 16 w for pictures of 32 by 32
+            nn.Linear(4 * w, 4 * w),  # 16 w for images of 32 by 32
             nn.Linear(4 * w, 4 * w),
             nn.Linear(4 * w, outputs),
         ],
@@ -159,7 +159,7 @@ def flat_parameters(model: nn.Module) -> torch.Tensor:
 
 
 def predict(model: nn.Module, run: Run, state: torch.Tensor) -> torch.Tensor:
-    outputs = model(problems.load(run.problem).pictures("cpu").look(state[:, 0], torch.float64))
+    outputs = model(problems.load(run.problem).images("cpu").load(state[:, 0], torch.float64))
     outputs = outputs.log_softmax(-1) if run.problem == "classes" else outputs
     return outputs.gather(1, state[:, 1:]).squeeze(1)
 
@@ -254,7 +254,7 @@ def test_batched_runs_equal_single_runs(method):
 
 def test_networks_have_the_papers_sizes():
     class Real(Game):
-        answers = 9
+        outputs = 9
 
     assert build_network(Run(network="dqn", width=32), Real()).size == 4_801_705
     assert build_network(Run(network="dqn", width=64), Real()).size == 19_179_849
@@ -267,7 +267,7 @@ def test_classification_errors_are_cross_entropy_and_accuracy():
     training.feed.fill(1)
     measured = training.measure()
     (held,) = problems.load("classes").values().values()
-    outputs = make_module(run)(problems.load("classes").pictures("cpu").look(held.state[:, 0], torch.float64))
+    outputs = make_module(run)(problems.load("classes").images("cpu").load(held.state[:, 0], torch.float64))
     expected = nn.functional.cross_entropy(outputs, held.state[:, 1])
     torch.testing.assert_close(measured["evaluation"][0], expected)
     right = (outputs.argmax(1) == held.state[:, 1]).double().mean()
@@ -308,8 +308,8 @@ def test_errors_do_not_depend_on_chunk_size(monkeypatch):
 
 def test_frame_stack_is_blank_before_episode_start():
     frames = torch.arange(11, dtype=torch.uint8)[:, None, None].expand(11, 2, 2)
-    film = Film(frames, 1 + torch.arange(10), torch.tensor([1] * 6 + [7] * 4), answers=2)
-    frames_seen = (film.look(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
+    stacks = FrameStacks(frames, 1 + torch.arange(10), torch.tensor([1] * 6 + [7] * 4), outputs=2)
+    frames_seen = (stacks.load(torch.tensor([[0, 2, 5], [6, 7, 9]]), torch.float64)[..., 0, 0] * 255).round().int()
     assert frames_seen.tolist() == [
         [[0, 0, 0, 1], [0, 1, 2, 3], [3, 4, 5, 6]],
         [[0, 0, 0, 7], [0, 0, 7, 8], [7, 8, 9, 10]],

@@ -29,7 +29,7 @@ from unstale_lab.atari.rollout import REWARDS, Collector, Rollout
 from unstale_lab.atari.scoring import evaluate
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.errors import DataError, UserError
-from unstale_lab.problems.n_step import n_step_returns
+from unstale_lab.problems.n_step_returns import n_step_returns
 
 CPU = torch.device("cpu")
 TINY = Settings(games=2, rollout=8, minibatch=8, epochs=1, steps=32)

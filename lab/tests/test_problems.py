@@ -12,9 +12,9 @@ import torch
 
 from unstale_lab.errors import UserError
 from unstale_lab.problems import PROBLEMS, acrobot, cartpole, environment, load, mountain_car, regression, replay
-from unstale_lab.problems.base import Transitions, seeded
 from unstale_lab.problems.environment import Episodes, n_step_transitions, rollout, true_values, with_random_actions
 from unstale_lab.problems.mountain_car import MountainCar, OnlineMountainCar, push_along_velocity
+from unstale_lab.problems.problem import Transitions, seeded
 from unstale_lab.problems.replay import Replay
 
 GYMNASIUM = {"mountain_car": "MountainCar-v0", "acrobot": "Acrobot-v1", "cartpole": "CartPole-v1"}

@@ -1,4 +1,4 @@
-"""SVHN: both forms of its files, what is said of bad ones, the download, and the problem made of the pictures."""
+"""SVHN: both forms of its files, what is said of bad ones, the download, and the problem made of the images."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from unstale_lab.problems.svhn import SVHN
 from unstale_lab.problems.svhn_download import download
 from unstale_lab.problems.svhn_files import load_images
 
-Split = tuple[np.ndarray, np.ndarray]  # pictures as bytes [pictures, row, column, colour], and their digits
+Split = tuple[np.ndarray, np.ndarray]  # images as bytes [images, row, column, colour], and their digits
 
 
-def some_pictures(count: int, seed: int) -> Split:
+def random_images(count: int, seed: int) -> Split:
     numbers = np.random.default_rng(seed)
     return numbers.integers(256, size=(count, 32, 32, 3), dtype=np.uint8), np.arange(count) % 10
 
 
-SETS = {"train": some_pictures(60, 0), "test": some_pictures(13, 1)}
+SETS = {"train": random_images(60, 0), "test": random_images(13, 1)}
 
 
 def write_official(folder: Path, split: str, image: np.ndarray, digit: np.ndarray) -> None:
@@ -40,13 +40,13 @@ def write_official(folder: Path, split: str, image: np.ndarray, digit: np.ndarra
 
 
 def write_sheets(folder: Path, split: str, image: np.ndarray, digit: np.ndarray) -> None:
-    """One picture after another into its place."""
+    """Paste one image after another."""
     np.save(folder / f"{split}_y.npy", digit.astype(np.uint8))
     for number in range(math.ceil(len(image) / 2500)):
         part = image[2500 * number : 2500 * (number + 1)]
         sheet = Image.new("RGB", (50 * 32, math.ceil(len(part) / 50) * 32))
-        for i, picture in enumerate(part):
-            sheet.paste(Image.fromarray(picture), (i % 50 * 32, i // 50 * 32))
+        for i, tile in enumerate(part):
+            sheet.paste(Image.fromarray(tile), (i % 50 * 32, i // 50 * 32))
         sheet.save(folder / f"{split}_{number:02}.webp", lossless=True, method=0, quality=0)
 
 
@@ -55,7 +55,7 @@ WRITERS = {"official": write_official, "sheets": write_sheets}
 
 @pytest.fixture(params=WRITERS)
 def written(request, tmp_path) -> Path:
-    """A folder with the pictures, in each of the forms."""
+    """A folder with the images, in each of the forms."""
     for split, (image, digit) in SETS.items():
         WRITERS[request.param](tmp_path, split, image, digit)
     return tmp_path
@@ -88,8 +88,8 @@ def test_both_forms_give_every_pixel_and_digit(written):
         assert np.array_equal(found.label.numpy(), digit)  # in the official form a 0 was written as 10
 
 
-def test_pictures_go_on_on_a_second_sheet(sheets):
-    colour = np.arange(2551)[:, None] // np.array([1, 256, 1]) % 256  # plain pictures, which compress at once
+def test_images_continue_on_a_second_sheet(sheets):
+    colour = np.arange(2551)[:, None] // np.array([1, 256, 1]) % 256  # uniform images, which compress at once
     image = np.broadcast_to(colour[:, None, None].astype(np.uint8), (2551, 32, 32, 3))
     write_sheets(sheets, "test", image, np.arange(2551) % 10)
     found = load_images(sheets).test
@@ -101,7 +101,7 @@ def test_pictures_go_on_on_a_second_sheet(sheets):
 
 
 def test_the_official_form_goes_first_but_only_when_whole(sheets):
-    image, digit = some_pictures(5, 2)
+    image, digit = random_images(5, 2)
     write_official(sheets, "train", image, digit)
     assert len(load_images(sheets).train.label) == 60
     write_official(sheets, "test", image, digit)
@@ -161,7 +161,7 @@ def test_damaged_files_are_refused(written):
         {"X": np.zeros((32, 32, 3, 4), np.uint8)},
         {"other": np.zeros(3)},
     ],
-    ids=["fewer pictures", "order of axes", "no bytes", "label 0", "label 11", "label 1.5", "no labels", "other"],
+    ids=["fewer images", "order of axes", "no bytes", "label 0", "label 11", "label 1.5", "no labels", "other"],
 )
 def test_an_official_file_of_something_else_is_refused(official, content):
     savemat(official / "train_32x32.mat", content)
@@ -274,21 +274,21 @@ def test_the_problem_looks_where_the_environment_says(written, monkeypatch):
     monkeypatch.setenv("UNSTALE_DATA", str(written.parent))
     assert data_folder(written.name) == written
     monkeypatch.setattr(svhn, "data_folder", lambda name: data_folder(written.name))
-    assert len(SVHN().pictures("cpu").images) == 73
+    assert len(SVHN().images("cpu").pixels) == 73
 
 
-def test_pictures_are_those_for_training_and_then_the_others(official):
-    pictures = SVHN(official).pictures("cpu").images.numpy()
-    assert np.array_equal(pictures, np.moveaxis(np.concatenate([SETS["train"][0], SETS["test"][0]]), 3, 1))
+def test_training_images_precede_test_images(official):
+    images = SVHN(official).images("cpu").pixels.numpy()
+    assert np.array_equal(images, np.moveaxis(np.concatenate([SETS["train"][0], SETS["test"][0]]), 3, 1))
 
 
 def test_the_offset_is_the_mean_colour_of_the_training_set(official):
     problem = SVHN(official)
     assert problem.offset.dtype == torch.float32
     image = SETS["train"][0] / 255
-    mean = [np.mean([picture[:, :, colour] for picture in image]) for colour in range(3)]
+    mean = [np.mean([one[:, :, colour] for one in image]) for colour in range(3)]
     torch.testing.assert_close(problem.offset.double(), torch.tensor(mean), rtol=1e-6, atol=0)
-    seen = problem.pictures("cpu").look(torch.arange(60), torch.float64)
+    seen = problem.images("cpu").load(torch.arange(60), torch.float64)
     assert seen.mean((0, 2, 3)).abs().max() < 1e-6
     assert seen.square().mean().item() == pytest.approx(1.0, rel=1e-6)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from .errors import UserError
 from .problems import REPLAYS, acrobot, cartpole
-from .problems.base import seeded
 from .problems.environment import Task, rollout, with_random_actions
 from .problems.policies import Expert, expert_path, save_expert, shapes, training_command
+from .problems.problem import seeded
 
 TASKS: dict[str, Task] = {task.name: task for task in (acrobot.TASK, cartpole.TASK)}
 HIDDEN = 8

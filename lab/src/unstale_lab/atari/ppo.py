@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import unstale
 
 from ..errors import UserError, unknown
-from ..problems.n_step import n_step_returns
+from ..problems.n_step_returns import n_step_returns
 from .actor import Actor, Expert, load_expert
 from .games import action_count, check_game
 from .rollout import REWARDS, Collector, Rollout

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import unstale
 
 from ..errors import UserError
-from ..problems.n_step import n_step_returns
+from ..problems.n_step_returns import n_step_returns
 from .games import Policy, action_count, check_game, make_games
 from .scoring import SCORE_WINDOW
 

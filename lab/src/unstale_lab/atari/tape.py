@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..problems.n_step import n_step_returns
-from ..problems.pictures import stacked
+from ..problems.images import stack_indices
+from ..problems.n_step_returns import n_step_returns
 from ..problems.tensor_file import TensorFile
 from .emulator import Emulator, Frame, State
 from .games import SIDE, STACK, Policy
@@ -71,7 +71,7 @@ class Tape:
 
     def stacks(self, index: Tensor) -> Tensor:
         """The frame indices of the observations at these transitions, [..., 4], the latest last."""
-        return stacked(self.newest[index], self.first[index], STACK)
+        return stack_indices(self.newest[index], self.first[index], STACK)
 
     def observations(self, index: Tensor) -> Tensor:
         """The observations at these transitions, uint8 [..., 4, 84, 84]."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 from ..experiment import Run
-from ..problems.base import PictureProblem, Pictures, Problem
+from ..problems.problem import ImageProblem, Images, Problem
 from .layers import Conv, Dense, FlattenDense, Layer
 from .network import FeatureMap, Network, identity_features, rbf_features
 from .objectives import ACTION_VALUE, CLASSIFICATION
@@ -37,7 +37,7 @@ def _svhn(run: Run, problem: Problem, device: str) -> Network:
     """Return the paper's classifier of 32 x 32 images."""
     w, images = run.width, _images(problem, device)
     layers = _convolutions(images, [(w, 3, 2, 1), (2 * w, 3, 2, 1), (2 * w, 3, 2, 1), (w, 3, 1, 1)])
-    layers += [FlattenDense(w, layers[-1].positions, 4 * w), Dense(4 * w, 4 * w), Dense(4 * w, images.answers)]
+    layers += [FlattenDense(w, layers[-1].positions, 4 * w), Dense(4 * w, 4 * w), Dense(4 * w, images.outputs)]
     return Network(layers, run.activation, _image_features(images, run), CLASSIFICATION)
 
 
@@ -45,24 +45,24 @@ def _dqn(run: Run, problem: Problem, device: str) -> Network:
     """Return DQN's network, padded as in the paper. ``run.width`` is its n_h; 32 gives the paper's 4.8 million."""
     w, images = run.width, _images(problem, device)
     layers = _convolutions(images, [(w, 8, 4, 4), (2 * w, 4, 2, 2), (2 * w, 3, 1, 1)])
-    layers += [FlattenDense(2 * w, layers[-1].positions, 16 * w), Dense(16 * w, images.answers)]
+    layers += [FlattenDense(2 * w, layers[-1].positions, 16 * w), Dense(16 * w, images.outputs)]
     return Network(layers, run.activation, _image_features(images, run), ACTION_VALUE)
 
 
 def _small_atari(run: Run, problem: Problem, device: str) -> Network:
     """Return the paper's small model: 12,745 parameters for width 16 and 9 actions."""
     images = _images(problem, device)
-    layers = _convolutions(images, [*[(run.width, 3, 2, 1)] * 4, (images.answers, 6, 1, 0)])
+    layers = _convolutions(images, [*[(run.width, 3, 2, 1)] * 4, (images.outputs, 6, 1, 0)])
     return Network(layers, run.activation, _image_features(images, run), ACTION_VALUE)
 
 
-def _images(problem: Problem, device: str) -> Pictures:
-    if not isinstance(problem, PictureProblem):
+def _images(problem: Problem, device: str) -> Images:
+    if not isinstance(problem, ImageProblem):
         raise UserError("this network takes images, and the problem has none; use network='mlp'")
-    return problem.pictures(device)
+    return problem.images(device)
 
 
-def _convolutions(images: Pictures, specs: list[tuple[int, int, int, int]]) -> list[Layer]:
+def _convolutions(images: Images, specs: list[tuple[int, int, int, int]]) -> list[Layer]:
     """Return a chain of convolutions. Each spec is (outputs, kernel, stride, padding)."""
     chain: list[Layer] = []
     channels, side = images.channels, images.side
@@ -73,12 +73,12 @@ def _convolutions(images: Pictures, specs: list[tuple[int, int, int, int]]) -> l
     return chain
 
 
-def _image_features(images: Pictures, run: Run) -> FeatureMap:
+def _image_features(images: Images, run: Run) -> FeatureMap:
     dtype = torch.float64 if run.precision == "float64" else torch.float32
 
     def features(state: Tensor) -> Tensor:
         """Return the images ``[..., rows, channels, pixels]`` that states index, in channels-last memory format."""
-        return images.look(state[..., 0], dtype).flatten(-2).mT.contiguous().mT
+        return images.load(state[..., 0], dtype).flatten(-2).mT.contiguous().mT
 
     return features
 

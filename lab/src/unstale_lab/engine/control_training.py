@@ -1,13 +1,15 @@
 """Control on Atari: trains Sarsa and PPO agents from the same ``Run`` descriptions as policy evaluation.
 
-``run.problem`` names the game and the algorithm, for example "ms_pacman_sarsa". ``run.steps`` counts environment steps
-over all parallel games. ``run.batch`` is the number of parallel games of Sarsa, or PPO's minibatch size.
+``run.problem`` is a key of ``CONTROL_PROBLEMS``. ``run.steps`` counts environment steps over all parallel games.
+``run.batch`` is the number of parallel games of Sarsa, or PPO's minibatch size.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -27,9 +29,21 @@ PPO_GAMES, PPO_ROLLOUT = 32, 32  # parallel games, and steps per game between up
 EXPLORATION_SHARE = 0.1  # share of a run over which Sarsa's ε is annealed
 # Correction names of the methods table → those of the library's optimizers.
 CORRECTIONS = {"none": "none", "diagonal": "diagonal", "window": "window", "full": "dense", "oracle": "oracle"}
-# Multiply-adds per environment step, roughly: acting, learning and the emulator.
-MACS_PER_STEP = {"sarsa": 8 * 2.4e6, "ppo": 26 * 9.4e6}
 
+
+@dataclass(frozen=True)
+class ControlProblem:
+    """A game and the algorithm that learns to play it."""
+
+    game: str
+    algorithm: Literal["sarsa", "ppo"]
+    macs_per_step: float  # multiply-adds per environment step, roughly: acting, learning and the emulator
+
+
+CONTROL_PROBLEMS = {
+    "ms_pacman_sarsa": ControlProblem("ms_pacman", "sarsa", macs_per_step=8 * 2.4e6),
+    "ms_pacman_ppo": ControlProblem("ms_pacman", "ppo", macs_per_step=26 * 9.4e6),
+}
 CURVES = {  # curve of a record → field of a ``Point``
     "score": "score",
     "drift": "drift",
@@ -42,13 +56,13 @@ CURVES = {  # curve of a record → field of a ``Point``
 
 def is_control(run: Run) -> bool:
     """Return whether the run trains an agent, rather than evaluating a fixed policy."""
-    return _game_and_algorithm(run)[1] in MACS_PER_STEP
+    return run.problem in CONTROL_PROBLEMS
 
 
 def macs_per_step(run: Run) -> float:
     """Return the multiply-adds of a step, roughly."""
     factor = 1 if methods.METHODS[run.method].correction == "none" else 2
-    return MACS_PER_STEP[_game_and_algorithm(run)[1]] * factor
+    return CONTROL_PROBLEMS[run.problem].macs_per_step * factor
 
 
 class ControlTraining:
@@ -118,21 +132,18 @@ class ControlTraining:
         )
 
 
-def _game_and_algorithm(run: Run) -> tuple[str, str]:
-    game, _, algorithm = run.problem.rpartition("_")
-    return game, algorithm
-
-
 def _make_trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
-    game, algorithm = _game_and_algorithm(run)
+    if run.problem not in CONTROL_PROBLEMS:
+        raise unknown("control problem", run.problem, CONTROL_PROBLEMS)
+    problem = CONTROL_PROBLEMS[run.problem]
     method = methods.METHODS[run.method]
     if not method.adam or method.literal or method.linearizes or method.target_every:
         raise unknown("control method", run.method, ("adam", "adam_diagonal", "adam_window"))
     correction, horizon = CORRECTIONS[method.correction], methods.horizon(run)
-    if algorithm == "ppo":
+    if problem.algorithm == "ppo":
         return ppo.PPO(
             ppo.Settings(
-                game=game,
+                game=problem.game,
                 seed=run.seed,
                 steps=run.steps,
                 games=PPO_GAMES,
@@ -151,7 +162,7 @@ def _make_trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
         raise UserError(f"Sarsa needs network='small_atari', got {run.network!r}")
     return sarsa.Sarsa(
         sarsa.Settings(
-            game=game,
+            game=problem.game,
             seed=run.seed,
             steps=run.steps,
             games=run.batch,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..problems.base import Problem
+from ..problems.problem import Problem
 
 
 class Samples(NamedTuple):

@@ -13,7 +13,7 @@ from .. import problems
 from ..checkpoint import Checkpoint
 from ..errors import SweepError, UserError
 from ..experiment import Run
-from ..problems.base import PictureProblem
+from ..problems.problem import ImageProblem
 from ..processes import Send, run_tasks
 from ..provenance import provenance
 from ..store import Store
@@ -105,7 +105,7 @@ class BatchRunner:
 def _data_fingerprint(run: Run) -> str:
     """The fingerprint of the data files of a run; empty if its problem needs none."""
     problem = None if is_control(run) else problems.load(run.problem)
-    return problem.fingerprint() if isinstance(problem, PictureProblem) else ""
+    return problem.fingerprint() if isinstance(problem, ImageProblem) else ""
 
 
 def _checkpoint_path(batch: Sequence[Run], store: Store) -> Path:

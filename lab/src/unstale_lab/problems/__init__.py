@@ -7,9 +7,9 @@ from functools import cache, partial
 
 from ..errors import unknown
 from . import acrobot, cartpole, mountain_car
-from .base import Problem
 from .mountain_car import MountainCar, OnlineMountainCar
 from .ms_pacman import MsPacman
+from .problem import Problem
 from .regression import Regression
 from .replay import Replay
 from .svhn import SVHN

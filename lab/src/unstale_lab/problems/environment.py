@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Transitions, ValueSet, merge_transitions
-from .n_step import n_step_returns
+from .n_step_returns import n_step_returns
+from .problem import Transitions, ValueSet, merge_transitions
 
 REWARD_SCALE = 0.1  # of all control problems, as in the paper's experiments
 MAX_ROLLOUT_STEPS = 2000  # γ = 0.99 leaves 2e-9 of the rewards after them

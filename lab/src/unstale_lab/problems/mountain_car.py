@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, merge_transitions, seeded
 from .environment import (
     MAX_ROLLOUT_STEPS,
     REWARD_SCALE,
@@ -23,6 +22,7 @@ from .environment import (
     sample_uniform,
     true_values,
 )
+from .problem import Stream, Transitions, ValueSet, merge_transitions, seeded
 
 LOW = torch.tensor([-1.2, -0.07], dtype=torch.float64)  # position, velocity
 HIGH = torch.tensor([0.6, 0.07], dtype=torch.float64)

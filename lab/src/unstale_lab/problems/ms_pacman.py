@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, seeded
 from .data_folder import data_folder
-from .pictures import Film
+from .images import FrameStacks
+from .problem import Stream, Transitions, ValueSet, seeded
 
 if TYPE_CHECKING:
     from ..atari.tape import Tape
@@ -47,7 +47,7 @@ class MsPacman:
         self._folder = folder or data_folder("ms_pacman")
         self._transitions = transitions
         self._sarsa = cache(self._training_transitions)
-        self.pictures = cache(self._pictures)
+        self.images = cache(self._images)
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
         """Transitions sampled with replacement."""
@@ -77,7 +77,7 @@ class MsPacman:
         values = hashlib.sha256(truth.mean.numpy().tobytes()).hexdigest()[:12]
         return f"{train.fingerprint()}, {test.fingerprint()}, {values}"
 
-    def _pictures(self, device: str) -> Film:
+    def _images(self, device: str) -> FrameStacks:
         from ..atari.games import action_count
 
         train, test, _ = self._data
@@ -85,8 +85,8 @@ class MsPacman:
         frames = torch.cat([train.frames, test.frames[1:]])
         shift = len(train.frames) - 1
         newest, first = (torch.cat([getattr(train, name), getattr(test, name) + shift]) for name in ("newest", "first"))
-        answers = action_count(train.about["game"])
-        return Film(frames.to(device), newest.to(device), first.to(device), answers)
+        outputs = action_count(train.about["game"])
+        return FrameStacks(frames.to(device), newest.to(device), first.to(device), outputs)
 
     def _training_transitions(self, n_step: int) -> Transitions:
         sarsa = self._data.train.sarsa(n_step, GAMMA)

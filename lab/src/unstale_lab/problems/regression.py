@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, seeded
+from .problem import Stream, Transitions, ValueSet, seeded
 
 NUM_SAMPLES = 10_000
 NUM_EVALUATED = 2000  # samples on which the training error is measured, and points of the evaluation grid

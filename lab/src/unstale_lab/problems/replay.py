@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, seeded
 from .environment import Policy, Task, TransitionStream, sample_states, true_values, with_random_actions
 from .policies import expert_path, load_expert
+from .problem import Stream, Transitions, ValueSet, seeded
 from .value_file import load_values, save_values, values_path
 
 TRANSITIONS = 50_000  # in the buffer

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, seeded
 from .data_folder import data_folder
-from .pictures import Stills
+from .images import ImageSet
+from .problem import Stream, Transitions, ValueSet, seeded
 from .svhn_files import Labelled, load_images
 
 TRAINING_SUBSET = 10_000  # images on which the training error is measured
@@ -36,9 +36,9 @@ class SVHN:
         self._folder = folder or data_folder("svhn")
 
     @cache  # noqa: B019  problems are created once and live as long as the process
-    def pictures(self, device: str) -> Stills:
+    def images(self, device: str) -> ImageSet:
         """All images, the training set first."""
-        return Stills(self._data[0].image.to(device), self.offset.to(device), answers=10, spread=self.spread)
+        return ImageSet(self._data[0].image.to(device), self.offset.to(device), outputs=10, spread=self.spread)
 
     @cache  # noqa: B019
     def fingerprint(self) -> str:

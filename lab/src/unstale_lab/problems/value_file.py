@@ -11,9 +11,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .base import ValueSet
 from .environment import Task
 from .policies import Expert, training_command
+from .problem import ValueSet
 from .tensor_file import TensorFile
 
 SETS = ("training", "evaluation")

@@ -67,23 +67,23 @@ class Problem(Protocol):
         ...
 
 
-class Pictures(Protocol):
+class Images(Protocol):
     """Images on a device, looked up by index."""
 
     channels: int
     side: int  # in pixels
-    answers: int  # outputs of a network: classes or actions
+    outputs: int  # of a network: classes or actions
 
-    def look(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+    def load(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the images ``[..., channels, side, side]`` of an index ``[...]``, preprocessed for a network."""
         ...
 
 
 @runtime_checkable
-class PictureProblem(Problem, Protocol):
+class ImageProblem(Problem, Protocol):
     """A problem whose states are pairs of integers: the index of an image, and of the output that is meant."""
 
-    def pictures(self, device: str) -> Pictures:
+    def images(self, device: str) -> Images:
         """Return the images, on the device."""
         ...
 

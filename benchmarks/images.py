@@ -1,9 +1,9 @@
 """Step time and memory of the MsPacman figures in the laboratory's engine, relative to Adam; and emulator speed.
 
-    PYTHONPATH=src:lab/src python benchmarks/pictures.py --device cuda
+    PYTHONPATH=src:lab/src python benchmarks/images.py --device cuda
 
 Steps are made as in the engine: on a GPU by replaying a CUDA graph, so that kernel launches do not dominate. The images
-are noise, because the time of a step does not depend on them. Results go to ``results/pictures-<device>.json`` and
+are noise, because the time of a step does not depend on them. Results go to ``results/images-<device>.json`` and
 ``.md``.
 """
 
@@ -27,8 +27,8 @@ from unstale_lab import problems
 from unstale_lab.engine.training import Training, make_stepper
 from unstale_lab.experiment import Run
 from unstale_lab.precision import matmul_precision
-from unstale_lab.problems.base import Transitions, ValueSet, seeded
-from unstale_lab.problems.pictures import Film
+from unstale_lab.problems.images import FrameStacks
+from unstale_lab.problems.problem import Transitions, ValueSet, seeded
 
 STEPS_PER_CALL = 10
 FRAMES = 2000
@@ -43,10 +43,10 @@ class Noise:
     bootstraps = True
 
     @cache  # noqa: B019
-    def pictures(self, device: str) -> Film:
+    def images(self, device: str) -> FrameStacks:
         frames = torch.randint(0, 256, (FRAMES + 1, 84, 84), dtype=torch.uint8, generator=seeded("noise"))
         newest = 1 + torch.arange(FRAMES)
-        return Film(frames.to(device), newest.to(device), torch.ones_like(newest).to(device), answers=9)
+        return FrameStacks(frames.to(device), newest.to(device), torch.ones_like(newest).to(device), outputs=9)
 
     def stream(self, seed: int, batch: int, n_step: int) -> Callable[[int], Transitions]:
         generator = seeded("noise", seed)
@@ -196,12 +196,12 @@ def main() -> None:
     rates = {games: emulator_speed(games, options.seconds) for games in options.games}
     machine_info = describe(torch.device(options.device))
     chosen = ["--networks", *options.networks, "--games", *map(str, options.games), "--seconds", f"{options.seconds:g}"]
-    command = " ".join(["PYTHONPATH=src:lab/src python benchmarks/pictures.py --device", options.device, *chosen])
+    command = " ".join(["PYTHONPATH=src:lab/src python benchmarks/images.py --device", options.device, *chosen])
     result = {"machine": machine_info, "command": command, "cells": [asdict(c) for c in cells], "games": rates}
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"pictures-{options.device}.json").write_text(json.dumps(result, indent=1))
+    (options.out / f"images-{options.device}.json").write_text(json.dumps(result, indent=1))
     text = page(machine_info, cells, rates, command)
-    (options.out / f"pictures-{options.device}.md").write_text(text)
+    (options.out / f"images-{options.device}.md").write_text(text)
     print(text)
 
 

@@ -9,29 +9,29 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Stills:
+class ImageSet:
     """Single images, normalized: ``(image / 255 - offset) / spread``."""
 
-    images: Tensor  # uint8 [images, channels, side, side]
+    pixels: Tensor  # uint8 [images, channels, side, side]
     offset: Tensor  # [channels], in [0, 1]
-    answers: int  # outputs of a network
+    outputs: int  # of a network
     spread: float = 1.0  # in [0, 1]
 
     @property
     def channels(self) -> int:
-        return self.images.shape[1]
+        return self.pixels.shape[1]
 
     @property
     def side(self) -> int:
-        return self.images.shape[-1]
+        return self.pixels.shape[-1]
 
-    def look(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        images = self.images[index].to(dtype).div_(255) - self.offset.to(dtype)[:, None, None]
+    def load(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        images = self.pixels[index].to(dtype).div_(255) - self.offset.to(dtype)[:, None, None]
         return images.div_(self.spread)
 
 
 @dataclass(frozen=True)
-class Film:
+class FrameStacks:
     """Stacked frames of recorded episodes.
 
     Frames are in temporal order; frame 0 is blank. An image is a stack of a frame and the frames before it, with blank
@@ -41,19 +41,19 @@ class Film:
     frames: Tensor  # uint8 [frames, side, side]
     newest: Tensor  # [images], index of the newest frame
     first: Tensor  # [images], index of the first frame of the same episode
-    answers: int  # outputs of a network
+    outputs: int  # of a network
     channels: int = 4
 
     @property
     def side(self) -> int:
         return self.frames.shape[-1]
 
-    def look(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        stack = stacked(self.newest[index], self.first[index], self.channels)
+    def load(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        stack = stack_indices(self.newest[index], self.first[index], self.channels)
         return self.frames[stack].to(dtype).div_(255)
 
 
-def stacked(newest: Tensor, first: Tensor, height: int) -> Tensor:
+def stack_indices(newest: Tensor, first: Tensor, height: int) -> Tensor:
     """Return the frame indices of a stack, ``[..., height]``, newest last; 0 before the episode's first frame."""
     frames = newest.unsqueeze(-1) - torch.arange(height - 1, -1, -1, device=newest.device)
     return torch.where(frames >= first.unsqueeze(-1), frames, 0)
