@@ -13,7 +13,7 @@ import torch
 from unstale_lab import checkpoint
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import control_training
-from unstale_lab.engine.control_training import ControlTraining, is_control
+from unstale_lab.engine.control_training import ControlTraining, _finite_points, _forward_fill, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
 from unstale_lab.errors import UserError
@@ -190,12 +190,12 @@ def test_missing_ale_py_is_reported(monkeypatch):
 
 def test_forward_fill():
     at, read = np.array([0, 10, 20, 30, 40]), ([5, 20, 25], [np.nan, 2.0, 3.0])
-    assert control_training._forward_fill(at, control_training._finite_points(*read, None)).tolist() == [2, 2, 2, 3, 3]
-    assert control_training._forward_fill(at, control_training._finite_points(*read, 35)).tolist() == [
+    assert _forward_fill(at, _finite_points(*read, None)).tolist() == [2, 2, 2, 3, 3]
+    assert _forward_fill(at, _finite_points(*read, 35)).tolist() == [
         2,
         2,
         2,
         3,
         np.inf,
     ]
-    assert control_training._finite_points([5], [np.nan], None) == []
+    assert _finite_points([5], [np.nan], None) == []
