@@ -411,6 +411,8 @@ def in_a_process(code, **environment):
 INTERRUPTED_IMPORT = """
 import importlib.abc, os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
+
 class Interrupt(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
