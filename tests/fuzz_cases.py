@@ -184,7 +184,9 @@ def hidden_block(pick, width, smooth):
     if kind == "conv":
         return Convolved(width, pick([1, 2]), pick(["zeros", "circular", "replicate"]))
     if kind == "channels":
-        return Channels(pick([nn.GroupNorm(1, 2), nn.GroupNorm(2, 2), nn.InstanceNorm1d(2, affine=True)]))
+        return Channels(
+            pick([nn.GroupNorm(1, 2), nn.GroupNorm(2, 2, eps=0.1), nn.InstanceNorm1d(2, eps=0.1, affine=True)])
+        )
     if kind == "two axes":
         return TwoAxes(width)
     if kind == "prelu" and not smooth:

@@ -13,7 +13,7 @@ from torch import nn
 import unstale
 from unstale._flat_params import FlatParams
 from unstale.per_sample.gradients import Linearization
-from unstale.per_sample.linearize import linearize
+from unstale.per_sample.linearize import linearize, trace_batch
 
 M = 4
 
@@ -193,7 +193,7 @@ def test_half_precision_rows_that_change_places():
             order[[3, 40]] = order[[40, 3]]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             values = net(s).squeeze(-1).float()[order]
-        found = linearize(values, None, [FlatParams(list(net.parameters()))])
+        found = linearize(trace_batch(values, None), [FlatParams(list(net.parameters()))])
         v, _ = Linearization(found.gradients[0], values, values).matrices()
         expected = per_sample(values, list(net.parameters()))
         torch.testing.assert_close(v, expected, rtol=0.05, atol=0.02)

@@ -16,11 +16,11 @@ from torch import nn
 import unstale
 from unstale._flat_params import FlatParams
 from unstale.per_sample.gradients import Linearization
-from unstale.per_sample.linearize import linearize
+from unstale.per_sample.linearize import linearize, trace_batch
 
 
 def linearized(prediction, target, parameters):
-    found = linearize(prediction, target, [FlatParams(list(parameters))])
+    found = linearize(trace_batch(prediction, target), [FlatParams(list(parameters))])
     m = len(prediction)
     generator = torch.Generator().manual_seed(3)
     slope, curvature = torch.randn(m, generator=generator), torch.randn(m, generator=generator)
@@ -29,7 +29,7 @@ def linearized(prediction, target, parameters):
 
 def irregular_parameters(prediction, target, parameters):
     """How many parameters take the slow way."""
-    return len(linearize(prediction, target, [FlatParams(list(parameters))]).irregular)
+    return len(linearize(trace_batch(prediction, target), [FlatParams(list(parameters))]).irregular)
 
 
 def check(prediction, target, parameters, kinds=None, irregular=None):

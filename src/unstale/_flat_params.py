@@ -45,9 +45,9 @@ class FlatParams:
         """The parameters' values ``θ [n]``."""
         return self.flat(self.parameters, out)
 
-    def gradient(self) -> Tensor:
+    def gradient(self, out: Tensor | None = None) -> Tensor:
         """What is in ``.grad``, ``[n]``; zero for a parameter without one."""
-        return self.flat(torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
+        return self.flat((torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters), out)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Views of a vector ``[n]``, shaped like the parameters."""

@@ -26,7 +26,16 @@ from ._warnings import user_stacklevel
 from .losses import Loss
 from .momentum import correct, running_mean_
 from .per_sample.gradients import Linearization
-from .per_sample.linearize import Linearized, linearize, warn_irregular
+from .per_sample.linearize import (
+    Linearized,
+    OutputGradients,
+    TracedBatch,
+    fill_grad,
+    linearize,
+    trace_batch,
+    warn_irregular,
+)
+from .per_sample.ownership import Trace
 
 # Changes when a state that was saved before can no longer be loaded.
 STATE_FORMAT = 2
@@ -120,8 +129,11 @@ class CorrectedOptimizer(Optimizer):
             return batch.loss
         self._check_call(call, batch, groups)
         sampled = [group for group in groups if group.needs_samples]
-        found = self._linearize(batch, sampled) if sampled else None
-        if found is not None and not found.is_finite:
+        traced = self._trace(batch, sampled)
+        before = [group.gradient_before_hooks() for group in groups]
+        outputs = fill_grad(traced, batch.slope)
+        found = self._linearize(traced, sampled, outputs)
+        if not found.is_finite:
             self._refuse("a gradient of this batch's predictions or targets is not finite")
             return batch.loss
         if not self._calls:
@@ -129,31 +141,33 @@ class CorrectedOptimizer(Optimizer):
                 group.begin_step()
         self._calls.append(call)
         self._samples = len(batch.prediction)
-        gradients = dict(zip(sampled, found.gradients, strict=True)) if found is not None else {}
-        for group in groups:
-            group.add_batch(batch, gradients.get(group))
-        before = [group.gradient_before_hooks() for group in groups]
-        torch.autograd.backward([batch.prediction], [batch.slope], retain_graph=True)
+        gradients = dict(zip(sampled, found.gradients, strict=True))
         for group, gradient in zip(groups, before, strict=True):
+            group.add_batch(batch, gradients.get(group))
             group.note_gradient(gradient)
         for watcher in self.watchers:
             watcher(call, batch, len(self._calls) == 1)
         return batch.loss
 
-    def _linearize(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> Linearized:
-        with ExitStack() as stack:
-            for group in sampled:
-                stack.enter_context(group.params.hooks_disabled())
-            found = linearize(batch.prediction, batch.target, [group.params for group in sampled])
-        ours = {id(p) for group in self._groups for p in group.params.parameters}
-        if not ours & found.reached:
+    def _trace(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> TracedBatch:
+        if not sampled:
+            return TracedBatch([batch.prediction], [Trace()])
+        traced = trace_batch(batch.prediction, batch.target)
+        if not any(id(p) in traced.reached for group in self._groups for p in group.params.parameters):
             raise ValueError(
                 "prediction depends on none of this optimizer's parameters: it comes from another network, or from "
                 "a copy. Make the optimizer from the model that predicts."
             )
+        return traced
+
+    def _linearize(self, traced: TracedBatch, sampled: list[ParamGroup], outputs: OutputGradients | None) -> Linearized:
+        params = [group.params for group in sampled]
+        with ExitStack() as stack:
+            for each in params:
+                stack.enter_context(each.hooks_disabled())
+            found = linearize(traced, params, outputs)
         if found.irregular:
-            params = [group.params for group in sampled]
-            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, len(batch.prediction)))
+            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, len(traced.roots[0])))
         return found
 
     def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:
@@ -259,9 +273,10 @@ class CorrectedOptimizer(Optimizer):
                     "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
                     "left by loss.backward() alone does not say how it becomes stale."
                 )
-            gradients = [group.params.gradient() for group in groups]
-            if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
-                self._refuse("a gradient is not finite")
+            gradients = [group.gradient() for group in groups]
+            # A sum is not finite if a part is not.
+            if not all(math.isfinite(gradient.sum()) for gradient in gradients):
+                self._refuse("a gradient is not finite, or so large that the sum of its entries is not")
         if self._skip_step:
             shared = self.state_of("shared")
             shared["skipped"] = shared.get("skipped", 0) + 1

@@ -14,7 +14,7 @@ from ._flat_params import FlatParams
 from ._warnings import user_stacklevel
 from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged
 from .per_sample.jacobian import vector_jacobian_products
-from .per_sample.linearize import linearize
+from .per_sample.linearize import linearize, trace_batch
 
 
 class GroupState(TypedDict, total=False):
@@ -53,7 +53,9 @@ class ParamGroup:
         self._left: Tensor | None = None  # .grad as backward() left it
         self._known_scale: Tensor | float = 1.0  # by which .grad was scaled explicitly
         self._scale: Tensor | float = 1.0  # by which .grad was scaled in all, once the step knows
-        # Vectors that are free between steps: a large allocation costs as much as the arithmetic.
+        # Vectors that are reused: a large allocation costs as much as the arithmetic.
+        self._left_buffer: Tensor | None = None
+        self._gradient_buffer: Tensor | None = None
         self._free: Tensor | None = None
         self.scratch: Tensor | None = None
 
@@ -90,13 +92,13 @@ class ParamGroup:
 
     def gradient_before_hooks(self) -> Tensor | None:
         """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
-        return self.params.gradient() if self._pending and self.params.has_hooks else None
+        return self.params.gradient() if self.needs_batch and self.params.has_hooks else None
 
     def note_gradient(self, before: Tensor | None) -> None:
         """Remember what ``backward`` left in ``.grad``, to see at the step whether it was scaled."""
         if not self._pending:
             return
-        self._left = self.params.gradient()
+        self._left = self._left_buffer = self.params.gradient(out=self._left_buffer)
         if before is not None:
             own = self._pending[-1].semi_gradient()
             factor = common_factor(own, self._left - before, self._precision, tolerance=1000)
@@ -125,6 +127,11 @@ class ParamGroup:
         return SummedGradient(self.params.flat(by_id.get(id(p), torch.zeros_like(p)) for p in self.params.parameters))
 
     # ------------------------------------------------------------------------------------------------------- step
+
+    def gradient(self) -> Tensor:
+        """What is in ``.grad``, ``[n]``. Valid until the next call."""
+        self._gradient_buffer = self.params.gradient(out=self._gradient_buffer)
+        return self._gradient_buffer
 
     def record_scaling(self, factor: Tensor | float) -> None:
         """Take note that ``.grad`` was multiplied by ``factor``."""
@@ -195,7 +202,7 @@ class ParamGroup:
         if not self.needs_samples:
             return self._summed_gradient(batch)
         with self.params.hooks_disabled():
-            found = linearize(batch.prediction, batch.target, [self.params])
+            found = linearize(trace_batch(batch.prediction, batch.target), [self.params])
         return self._linearization(batch, found.gradients[0])
 
 

@@ -17,7 +17,7 @@ from ._flat_params import FlatParams
 from ._optimizer import CorrectedOptimizer
 from .corrections import paper_horizon
 from .per_sample.gradients import Linearization
-from .per_sample.linearize import linearize
+from .per_sample.linearize import linearize, trace_batch
 
 
 class GroupReading(NamedTuple):
@@ -120,7 +120,7 @@ class Monitor:
 
     def _linearized(self, batch: EvaluatedBatch) -> Linearization:
         with self._params.hooks_disabled():
-            found = linearize(batch.prediction, batch.target, [self._params])
+            found = linearize(trace_batch(batch.prediction, batch.target), [self._params])
         slope, curvature = (x.to(self._params.device, self._params.dtype) for x in (batch.slope, batch.curvature))
         return Linearization(found.gradients[0], slope, curvature)
 

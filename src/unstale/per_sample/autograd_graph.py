@@ -8,7 +8,7 @@ Everything is read through the functions below; whatever this version of torch d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -102,9 +102,18 @@ def _signed(number: Any) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def topological(root: Edge) -> tuple[list[Node], dict[Node, Sequence[Any]]]:
-    """Every node from ``root`` down, each before its inputs, and the input edges of each."""
+class Graph(NamedTuple):
+    """The graph behind a tensor."""
+
+    order: list[Node]  # every node before its inputs; without those that accumulate into leaves
+    edges: dict[Node, Sequence[Any]]  # of the inputs of each node
+    leaves: dict[Node, Tensor]  # the nodes that accumulate, and into what
+
+
+def read_graph(root: Edge) -> Graph:
+    """The graph from ``root`` down."""
     edges: dict[Node, Sequence[Any]] = {}
+    leaves: dict[Node, Tensor] = {}
     finished: list[Node] = []  # a node is finished after all its inputs
     stack = [root[0]]
     while stack:
@@ -114,29 +123,36 @@ def topological(root: Edge) -> tuple[list[Node], dict[Node, Sequence[Any]]]:
             finished.append(stack.pop())
         elif node in edges:
             stack.pop()
+        elif type(node).__name__ == "AccumulateGrad":
+            leaves[node] = node.variable
+            stack.pop()
         else:
             edges[node] = following = node.next_functions
             stack.append(None)
             stack += [child for child, _ in following if child is not None and child not in edges]
     finished.reverse()
-    return finished, edges
+    return Graph(finished, edges, leaves)
 
 
-def leaves(*roots: Tensor) -> list[Tensor]:
-    """The leaves that ``roots`` depend on and that require gradients."""
-    found: dict[int, Tensor] = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
-    stack = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen: set[Node] = set(stack)
-    while stack:
-        for child, _ in stack.pop().next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                leaf = leaf_variable(child)
-                if leaf is None:
-                    stack.append(child)
-                else:
-                    found[id(leaf)] = leaf
-    return list(found.values())
+def backward_listening(tensor: Tensor, weights: Tensor, edges: Sequence[Edge]) -> dict[Edge, Tensor]:
+    """``tensor.backward(weights)``, and the gradients that passed the given edges on the way."""
+    seen: dict[Edge, Tensor] = {}
+
+    def listener(edge: Edge) -> Any:
+        def listen(gradients: tuple[Tensor | None, ...]) -> None:
+            gradient = gradients[edge[1]]
+            if gradient is not None:
+                seen[edge] = gradient
+
+        return edge[0].register_prehook(listen)
+
+    handles = [listener(edge) for edge in edges]
+    try:
+        torch.autograd.backward([tensor], [weights], retain_graph=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
 
 
 def run_backward(outputs: Sequence[Any], weights: Sequence[Tensor], edges: Sequence[Edge]) -> tuple[Tensor | None, ...]:

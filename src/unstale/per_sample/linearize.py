@@ -10,68 +10,113 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._flat_params import FlatParams
 from .._warnings import user_stacklevel
-from .autograd_graph import Edge, gradient_edge, run_backward, shape
+from .autograd_graph import Edge, backward_listening, gradient_edge, run_backward, shape
 from .gradients import EmbeddingRows, Materialized, OuterProducts, SampleGradients
 from .jacobian import jacobian
 from .layer_rules import RowGradients
 from .ownership import OwnedCall, Trace, Units, trace
 
-# Gradients of a parameter with fewer entries than this are materialized: one large matrix product is then faster than
-# several small ones.
-MIN_FACTORED_ENTRIES = 512
+# Gradients of a parameter with at most this many entries are materialized: one large matrix product is then faster
+# than several small ones.
+MAX_MATERIALIZED_ENTRIES = 512
 
 
 class SlowGradientsWarning(UserWarning):
     """Per-sample gradients of some parameters come from vector-Jacobian products: exact, but slow."""
 
 
+class TracedBatch(NamedTuple):
+    """A prediction and its target with the owners of their rows, before any backward pass."""
+
+    roots: list[Tensor]
+    traces: list[Trace]
+
+    @property
+    def reached(self) -> set[int]:
+        """The ids of the leaves that the prediction depends on."""
+        return self.traces[0].reached
+
+
 class Linearized(NamedTuple):
     """What :func:`linearize` found."""
 
     gradients: list[tuple[SampleGradients, ...]]  # one tuple per group
-    reached: set[int]  # ids of the leaves that the prediction depends on
     irregular: dict[int, str]  # ids of the parameters without factored gradients, and the reasons
     is_finite: bool
 
 
+OutputGradients = dict[Edge, Tensor]  # of layer calls, by the edges of their outputs
+
+
 @torch.no_grad()
-def linearize(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatParams]) -> Linearized:
+def trace_batch(prediction: Tensor, target: Tensor | None) -> TracedBatch:
+    """Find the owners of all rows behind ``prediction [m]`` and ``target [m]`` (None if it is constant)."""
+    roots = [prediction] if target is None else [prediction, target]
+    return TracedBatch(roots, [trace(root) for root in roots])
+
+
+def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
+    """Run autograd's backward pass of ``Σ_k slope_k prediction_k``, which fills ``.grad``, and listen in on it.
+
+    Returns:
+        The gradients of the outputs of the prediction's layer calls, divided by the slopes again, so that
+        :func:`linearize` needs no pass of its own; None where a slope is too small to divide by.
+    """
+    prediction, calls = batch.roots[0], batch.traces[0].calls
+    edges = [call.call.edge for call in calls if call.units.edge is None]
+    seen = backward_listening(prediction, slope, edges)
+    smallest = torch.finfo(slope.dtype).tiny ** 0.25  # products with it do not underflow
+    if not edges or any(b.dtype == torch.float16 for b in seen.values()) or not bool((slope.abs() > smallest).all()):
+        return None
+    found: OutputGradients = {}
+    slopes: dict[int, Tensor] = {}  # of rows, by the id of their owner: the layers of a network mostly share one
+    for call in calls:
+        b = seen.get(call.call.edge)
+        if b is not None and call.units.edge is None:
+            if id(call.owner) not in slopes:
+                slopes[id(call.owner)] = slope[call.owner.clamp(min=0).to(slope.device)].unsqueeze(1)
+            each = slopes[id(call.owner)]
+            is_matrix = b.ndim == 2 and len(b) == len(each)
+            found[call.call.edge] = b / each if is_matrix else (b.reshape(len(each), -1) / each).reshape(b.shape)
+    return found
+
+
+@torch.no_grad()
+def linearize(
+    batch: TracedBatch, groups: Sequence[FlatParams], prediction_outputs: OutputGradients | None = None
+) -> Linearized:
     """The gradients ``v`` of the prediction and ``u`` of the residual, for every sample.
 
     Args:
-        prediction: ``f``, shape ``[m]``, with its graph.
-        target: ``y``, shape ``[m]``, with its graph; None if it is constant.
+        batch: what :func:`trace_batch` found.
         groups: the parameters to differentiate by, one flat vector per group.
+        prediction_outputs: what :func:`fill_grad` returned, if it was called.
     """
-    roots = [prediction] if target is None else [prediction, target]
-    traces = [trace(root) for root in roots]
     wanted = {id(p) for group in groups for p in group.parameters if p.requires_grad}
-    irregular = {key: why for found in reversed(traces) for key, why in found.irregular.items() if key in wanted}
-    outputs = _backpropagate(roots, traces)
-    found: dict[int, _Given] = {key: _Given([], []) for key in wanted if key not in irregular}
-    rows = _RowsOfSamples(prediction)
-    for role, traced in enumerate(traces):
+    irregular = {key: why for found in reversed(batch.traces) for key, why in found.irregular.items() if key in wanted}
+    given: dict[int, _Given] = {key: _Given([], []) for key in wanted if key not in irregular}
+    rows = _RowsOfSamples(batch.roots[0])
+    used: list[Tensor] = []
+    for role, traced in enumerate(batch.traces):
+        known = prediction_outputs if role == 0 and prediction_outputs is not None else {}
+        outputs = _output_gradients(batch.roots[role], traced, 1.0 if role == 0 else -1.0, known)
+        used += [b for edge, b in outputs.items() if edge not in known]  # .grad shows whether the known ones are finite
         for call in traced.calls:
-            b = outputs.get((role, call.call.edge))
-            if b is None:
-                continue
-            if b.dtype.itemsize < 4:
-                b = b.float()
-            for gradients in call.call.row_gradients(b):
-                given = found.get(id(gradients.parameter))
-                if given is not None:
-                    given[role].append(_by_sample(gradients, rows.of(call)))
-    jacobians = _Jacobians(roots)
-    pieces = [_gradients_of_group(group, found, jacobians) for group in groups]
-    used = [b for b in outputs.values() if b is not None]
-    return Linearized(pieces, traces[0].reached, irregular, _all_finite(used + jacobians.made))
+            b = outputs.get(call.call.edge)
+            for gradients in () if b is None else call.call.row_gradients(b):
+                parts = given.get(id(gradients.parameter))
+                if parts is not None:
+                    parts[role].append(_by_sample(gradients, rows.of(call)))
+    jacobians = _Jacobians(batch.roots)
+    pieces = [_gradients_of_group(group, given, jacobians) for group in groups]
+    return Linearized(pieces, irregular, _all_finite(used + jacobians.made))
 
 
 def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samples: int) -> None:
@@ -91,43 +136,20 @@ def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samp
 # -------------------------------------------------------------------------------------------------- backward passes
 
 
-def _backpropagate(roots: list[Tensor], traces: list[Trace]) -> dict[tuple[int, Edge], Tensor | None]:
-    """The gradients of the outputs of all layer calls, by role (0 prediction, 1 target, negated) and edge."""
-    calls = [(role, call) for role, found in enumerate(traces) for call in found.calls]
-    if len(roots) == 2 and _is_disjoint(*traces):
-        edges = list({call.call.edge: None for _, call in calls})
-        ones = [torch.ones_like(roots[0]), -torch.ones_like(roots[1])]
-        gradients = dict(zip(edges, run_backward(roots, ones, edges), strict=True)) if edges else {}
-        return {(role, call.call.edge): gradients[call.call.edge] for role, call in calls}
-    result: dict[tuple[int, Edge], Tensor | None] = {}
-    by_units: dict[tuple[int, Units], list[Edge]] = {}
-    for role, call in calls:
-        by_units.setdefault((role, call.units), []).append(call.call.edge)
-    for (role, units), edges in by_units.items():
-        start, size = _start(roots[role], units)
-        weight = torch.full(size, 1.0 if role == 0 else -1.0, dtype=roots[role].dtype, device=roots[role].device)
-        result.update(((role, edge), b) for edge, b in zip(edges, run_backward([start], [weight], edges), strict=True))
-    return result
-
-
-def _start(root: Tensor, units: Units) -> tuple[Any, tuple[int, ...]]:
-    """Where the backward pass of a call's units begins, and the shape of its weights."""
-    return (root, root.shape) if units.edge is None else (gradient_edge(units.edge), shape(units.edge))
-
-
-def _is_disjoint(prediction: Trace, target: Trace) -> bool:
-    """Whether every row serves the prediction or the target, not both: then one backward pass does for both."""
-    if any(call.units.edge is not None for found in (prediction, target) for call in found.calls):
-        return False
-    for one, other in ((prediction, target), (target, prediction)):
-        owners = {call.call.edge: call.owner for call in other.calls}
-        for call in one.calls:
-            if call.call.edge[0] not in other.visited:
-                continue
-            owner = owners.get(call.call.edge)
-            if owner is None or bool(((owner >= 0) & (call.owner >= 0)).any()):
-                return False
-    return True
+def _output_gradients(root: Tensor, traced: Trace, weight: float, known: OutputGradients) -> OutputGradients:
+    """The gradients of ``weight · Σ_k root_k`` with respect to the outputs of all layer calls, in float32 or better."""
+    by_units: dict[Units, list[Edge]] = {}
+    for call in traced.calls:
+        if call.call.edge not in known:
+            by_units.setdefault(call.units, []).append(call.call.edge)
+    found = dict(known)
+    for units, edges in by_units.items():
+        start, size = (root, root.shape) if units.edge is None else (gradient_edge(units.edge), shape(units.edge))
+        weights = torch.full(size, weight, dtype=root.dtype, device=root.device)
+        found.update(
+            (e, b) for e, b in zip(edges, run_backward([start], [weights], edges), strict=True) if b is not None
+        )
+    return {edge: b.float() if b.dtype.itemsize < 4 else b for edge, b in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------- rows to samples
@@ -282,7 +304,7 @@ _NOTHING = _Given([], [])
 
 def _is_smaller_materialized(parameter: Tensor, given: _Given) -> bool:
     """Whether ``v`` and ``u`` take less room materialized than as positions, or too little to matter."""
-    if parameter.numel() < MIN_FACTORED_ENTRIES:
+    if parameter.numel() <= MAX_MATERIALIZED_ENTRIES:
         return True
     both = given.prediction + given.target
     kinds = {gradients.kind for gradients in both}

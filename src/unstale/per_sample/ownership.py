@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .autograd_graph import Edge, Unavailable, leaf_variable, operation, root_edge, shape, topological
+from .autograd_graph import Edge, Unavailable, operation, read_graph, root_edge, shape
 from .jacobian import jacobian
 from .layer_rules import LayerCall, match_layer
 from .row_rules import Owner, Shared, input_owners, merge
@@ -64,7 +64,6 @@ class Trace:
     """Everything behind one tensor ``[m]``."""
 
     calls: list[OwnedCall] = field(default_factory=list)
-    visited: set[Any] = field(default_factory=set)  # nodes whose output has an influence
     reached: set[int] = field(default_factory=set)  # ids of all leaves
     irregular: dict[int, str] = field(default_factory=dict)  # ids of leaves with other uses than layer calls, and why
 
@@ -85,21 +84,14 @@ def trace(root: Tensor) -> Trace:
         result.reached.add(id(root))
         result.irregular[id(root)] = "a parameter that is a prediction or target itself"
         return result
-    order, edges_of = topological(edge)
+    graph = read_graph(edge)
+    result.reached.update(map(id, graph.leaves.values()))
     labels: dict[Any, dict[int, _Label]] = {edge[0]: {edge[1]: _Owned(Units(root), torch.arange(len(root)))}}
-    for node in order:
+    for node in graph.order:
         own = labels.pop(node, None)
-        leaf = leaf_variable(node)
-        if leaf is not None:
-            result.reached.add(id(leaf))
-            if own is not None:
-                label = own[0]
-                result.irregular[id(leaf)] = label.reason if isinstance(label, Shared) else label.units.reason
+        if own is None:  # nothing depends on it, or a layer's rule takes care of it
             continue
-        if own is None:
-            continue
-        result.visited.add(node)
-        edges = edges_of[node]
+        edges = graph.edges[node]
         units, owners = _units_and_owners(node, own, root)
         matched = match_layer(node, owners, edges)
         if matched is not None:
@@ -108,9 +100,13 @@ def trace(root: Tensor) -> Trace:
         for (child, number), owner in zip(edges, input_owners(node, owners, edges), strict=True):
             if child is None or owner is None:
                 continue
-            passed: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
+            label: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
+            if child in graph.leaves:
+                reason = label.reason if isinstance(label, Shared) else label.units.reason
+                result.irregular[id(graph.leaves[child])] = reason
+                continue
             there = labels.setdefault(child, {})
-            there[number] = _merged(there[number], passed, operation(node)) if number in there else passed
+            there[number] = _merged(there[number], label, operation(node)) if number in there else label
     return result
 
 
@@ -118,8 +114,11 @@ def _units_and_owners(node: Any, own: dict[int, _Label], root: Tensor) -> tuple[
     """The owners of a node's outputs, and the units that they name. Shared rows become units of their own."""
     labels = list(own.values())
     first = labels[0]
-    if isinstance(first, _Owned) and all(isinstance(x, _Owned) and x.units is first.units for x in labels):
-        return first.units, {number: label.owner for number, label in own.items()}  # type: ignore[union-attr]
+    if isinstance(first, _Owned):
+        if len(labels) == 1:
+            return first.units, {next(iter(own)): first.owner}
+        if all(isinstance(label, _Owned) and label.units is first.units for label in labels):
+            return first.units, {number: label.owner for number, label in own.items()}  # type: ignore[union-attr]
     shared = next((label for label in labels if isinstance(label, Shared)), Shared(operation(node)))
     if len(own) == 1:
         (number,) = own
