@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from problems import Stream, linear, mlp, parameters_of, twins
+from problems import Stream, linear, mlp, parameters_of, twins, vector
 from reference import Reference, block_mask, diagonal_mask, flat, gradient_of, per_sample
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -805,6 +805,21 @@ def test_clipping_scales_the_taylor_term_alike(base, correction, way):
         reference.step(scaled(two.batch(twin), factors[-1]))
         assert_near(parameters_of(model), parameters_of(twin))
     assert min(factors) < 0.5 and max(factors) == 1.0
+
+
+def test_other_loss_on_a_single_parameter_is_not_taken_for_clipping():
+    """One entry fits any factor: the Taylor term stays that of the batch."""
+    taylor_terms = []
+    for other in (0.0, 0.5):
+        torch.manual_seed(0)
+        model = linear(inputs=1)
+        optimizer = unstale.CorrectedSGD(model, lr=0.1, correction="dense")
+        optimizer.backward(Stream(draw=partial(vector, inputs=1)).batch(model))
+        model.weight.grad.mul_(1 + other)
+        optimizer.step()
+        (zeta,) = optimizer.state_of("group 0")["memory"]["zeta"]
+        taylor_terms.append(zeta)
+    assert taylor_terms[0].abs().sum() > 0 and torch.equal(*taylor_terms)
 
 
 @pytest.mark.parametrize("first", ["critic", "actor"])
