@@ -8,6 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+# Up to this many entries of a gradient are looked at to see whether it was scaled.
+MAX_SAMPLE = 1 << 16
+
 
 class FlatParams:
     """Parameters that are corrected together, with the dtype and device of the flat vectors beside them.
@@ -48,6 +51,13 @@ class FlatParams:
     def gradient(self, out: Tensor | None = None) -> Tensor:
         """What is in ``.grad``, ``[n]``; zero for a parameter without one."""
         return self.flat((torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters), out)
+
+    def gradient_sample(self) -> Tensor:
+        """Every entry of ``.grad``, or evenly spaced ones of every tensor if there are very many."""
+        stride = -(-self.size // MAX_SAMPLE)
+        gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
+        parts = [(g.to_dense() if g.is_sparse else g).detach().reshape(-1)[::stride] for g in gradients]
+        return torch.cat([part.to(self.device, self.dtype) for part in parts])
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Views of a vector ``[n]``, shaped like the parameters."""

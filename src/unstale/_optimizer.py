@@ -300,7 +300,7 @@ class CorrectedOptimizer(Optimizer):
         settings = group.settings
         if not group.is_ready:
             return None
-        batch = group.pending_batch(gradient)
+        batch = group.pending_batch()
         if not state:
             state["mu"] = torch.zeros_like(gradient)
             state["step"] = torch.zeros((), dtype=torch.float64)

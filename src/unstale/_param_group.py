@@ -50,11 +50,10 @@ class ParamGroup:
         self._pending: list[Batch] = []
         self._hook_factors: list[float] = []  # by which hooks scaled the gradient of each call of backward
         self._point: Tensor | None = None
-        self._left: Tensor | None = None  # .grad as backward() left it
+        self._left: Tensor | None = None  # .grad as backward() left it, or a sample of it
         self._known_scale: Tensor | float = 1.0  # by which .grad was scaled explicitly
         self._scale: Tensor | float = 1.0  # by which .grad was scaled in all, once the step knows
         # Vectors that are reused: a large allocation costs as much as the arithmetic.
-        self._left_buffer: Tensor | None = None
         self._gradient_buffer: Tensor | None = None
         self._free: Tensor | None = None
         self.scratch: Tensor | None = None
@@ -98,10 +97,10 @@ class ParamGroup:
         """Remember what ``backward`` left in ``.grad``, to see at the step whether it was scaled."""
         if not self._pending:
             return
-        self._left = self._left_buffer = self.params.gradient(out=self._left_buffer)
+        self._left = self.params.gradient_sample()
         if before is not None:
             own = self._pending[-1].semi_gradient()
-            factor = common_factor(own, self._left - before, self._precision, tolerance=1000)
+            factor = common_factor(own, self.params.gradient() - before, self._precision, tolerance=1000)
             if factor is not None and abs(factor - 1) > 1000 * self._precision.eps:
                 self._pending[-1] = self._pending[-1].scaled(factor)
                 self._hook_factors[-1] = factor
@@ -137,9 +136,9 @@ class ParamGroup:
         """Take note that ``.grad`` was multiplied by ``factor``."""
         if self._pending:
             self._known_scale = self._known_scale * factor
-            self._left = self.params.gradient()
+            self._left = self.params.gradient_sample()
 
-    def pending_batch(self, gradient: Tensor) -> Any:
+    def pending_batch(self) -> Any:
         """The pending batches as one, scaled as ``.grad`` was since ``backward``; None if there is none."""
         if not self._pending:
             return None
@@ -147,14 +146,15 @@ class ParamGroup:
         self._pending = [batch]
         self._scale = self._known_scale
         if self._left is not None:
-            self._scale = self._scale * self._inferred_scale(self._left, gradient, batch)
+            self._scale = self._scale * self._inferred_scale(self._left, batch)
         return batch if isinstance(self._scale, float) and self._scale == 1.0 else batch.scaled(self._scale)
 
-    def _inferred_scale(self, left: Tensor, gradient: Tensor, batch: Batch) -> float:
+    def _inferred_scale(self, left: Tensor, batch: Batch) -> float:
         """By how much ``.grad`` was scaled (clipping, unscaling), if that is certain; 1 otherwise."""
-        if torch.equal(left, gradient):
+        now = self.params.gradient_sample()
+        if torch.equal(left, now):
             return 1.0
-        scale = common_factor(left, gradient, self._precision)
+        scale = common_factor(left, now, self._precision)
         if scale is None:
             return 1.0
         if isinstance(batch, Linearization) and batch.samples == 1:

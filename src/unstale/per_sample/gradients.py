@@ -181,7 +181,7 @@ class OuterProducts(Positional):
     def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
         a, b = self.tensors
         positions, outputs, inputs = a.shape[-3], b.shape[-1], a.shape[-1]
-        if self.head * positions * (outputs + inputs) > outputs * inputs:
+        if self.head * positions * (outputs + inputs) > 2 * outputs * inputs:
             return super().add_diagonal(weight, decay, out)
         # (Σ_t b_t a_tᵀ) ∘ (Σ_s b_s a_sᵀ) = Σ_ts (b_t ∘ b_s)(a_t ∘ a_s)ᵀ: one matrix product over pairs of positions.
         aa, bb = (x[..., : self.head, None, :, :] * x[..., None, :, :, :] for x in (a, b))

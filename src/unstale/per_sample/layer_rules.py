@@ -60,14 +60,18 @@ class _Match(NamedTuple):
     handled: list[int]
 
 
+def is_layer(node: Node) -> bool:
+    """Whether there is a rule for a node."""
+    return operation(node) in LAYERS
+
+
 def match_layer(node: Node, owners: dict[int, Owner], edges: Edges) -> _Match | None:
     """Recognize a layer whose rows have one owner each; None for anything else."""
-    rule = LAYERS.get(operation(node))
     owner = owners.get(0)
-    if rule is None or len(owners) > 1 or not isinstance(owner, Tensor):
+    if len(owners) > 1 or not isinstance(owner, Tensor):
         return None
     try:
-        return rule(node, owner, edges)
+        return LAYERS[operation(node)](node, owner, edges)
     except Unavailable:
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,13 @@ from .ownership import OwnedCall, Trace, Units, trace
 # Gradients of a parameter with at most this many entries are materialized: one large matrix product is then faster
 # than several small ones.
 MAX_MATERIALIZED_ENTRIES = 512
+# Materialized gradients of neighbouring parameters are concatenated, unless one has more entries than this over all
+# samples: copying then costs more than another product.
+MAX_SHARED_ENTRIES = 1 << 14
+
+
+# Listening in on a backward pass costs some Python per layer; below this many multiply-adds another pass is cheaper.
+MIN_WORK_TO_LISTEN = 1 << 21
 
 
 class SlowGradientsWarning(UserWarning):
@@ -67,10 +74,12 @@ def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
 
     Returns:
         The gradients of the outputs of the prediction's layer calls, divided by the slopes again, so that
-        :func:`linearize` needs no pass of its own; None where a slope is too small to divide by.
+        :func:`linearize` needs no pass of its own; None where that does not pay, or a slope is too small to divide by.
     """
     prediction, calls = batch.roots[0], batch.traces[0].calls
     edges = [call.call.edge for call in calls if call.units.edge is None]
+    if len(prediction) * batch.traces[0].size < MIN_WORK_TO_LISTEN:
+        edges = []
     seen = backward_listening(prediction, slope, edges)
     smallest = torch.finfo(slope.dtype).tiny ** 0.25  # products with it do not underflow
     if not edges or any(b.dtype == torch.float16 for b in seen.values()) or not bool((slope.abs() > smallest).all()):
@@ -243,6 +252,10 @@ class _Given(NamedTuple):
     target: list[RowGradients]
 
 
+# Materialized gradients of the prediction and of the target (negated; None if it has none), [m, p] each.
+_Pair = tuple[Tensor, "Tensor | None"]
+
+
 class _Jacobians:
     """Per-sample gradients of any graph, for the parameters that have no others."""
 
@@ -250,11 +263,11 @@ class _Jacobians:
         self.roots = roots
         self.made: list[Tensor] = []
 
-    def of(self, parameters: list[Tensor], group: FlatParams) -> dict[int, Tensor]:
-        """``[roles, m, p]`` for every parameter: the gradients of the prediction and those of the target, negated."""
+    def of(self, parameters: list[Tensor], group: FlatParams) -> dict[int, _Pair]:
+        """For every parameter the gradients of the prediction and those of the target, negated."""
         if not parameters:
             return {}
-        roles = []
+        roles: list[list[Any]] = []
         for role, root in enumerate(self.roots):
             found = jacobian(root, parameters)
             flat = [
@@ -264,37 +277,42 @@ class _Jacobians:
                 for p, part in zip(parameters, found, strict=True)
             ]
             roles.append([-part for part in flat] if role else flat)
-        stacked = [torch.stack(parts) for parts in zip(*roles, strict=True)]
-        self.made += stacked
-        return dict(zip(map(id, parameters), stacked, strict=True))
+        self.made += [part for role in roles for part in role]
+        if len(roles) == 1:
+            roles.append([None] * len(parameters))
+        return dict(zip(map(id, parameters), zip(*roles, strict=True), strict=True))
 
 
 def _gradients_of_group(
     group: FlatParams, found: dict[int, _Given], jacobians: _Jacobians
 ) -> tuple[SampleGradients, ...]:
-    """The gradients of a group, one piece per parameter, except that materialized neighbours share one."""
-    roles, samples = len(jacobians.roots), len(jacobians.roots[0])
+    """The gradients of a group, one piece per parameter, except that small materialized neighbours share one."""
+    samples = len(jacobians.roots[0])
     other = [p for p in group.parameters if p.requires_grad and id(p) not in found]
     full = jacobians.of(other, group)
     pieces: list[SampleGradients] = []
-    neighbours: list[Tensor] = []  # [roles, m, p] each
+    small: list[_Pair] = []  # neighbours
 
     def close(stop: int) -> None:
-        if neighbours:
-            both = neighbours[0] if len(neighbours) == 1 else torch.cat(neighbours, 2)
-            u = both[0] if roles == 1 else both[0] + both[1]
-            pieces.append(Materialized(slice(stop - u.shape[1], stop), (both[0], u)))
-            neighbours.clear()
+        if small:
+            v, y = _concatenated(small)
+            small.clear()
+            pieces.append(Materialized(slice(stop - v.shape[1], stop), (v, v if y is None else v + y)))
 
     for parameter, span in zip(group.parameters, group.spans, strict=True):
         given = found.get(id(parameter), _NOTHING)
+        is_large = samples * parameter.numel() > MAX_SHARED_ENTRIES
+        if is_large:
+            close(span.start)
         if id(parameter) in full:
-            neighbours.append(full[id(parameter)])
-        elif _is_smaller_materialized(parameter, given):
-            neighbours.append(_materialized(parameter, given, group, roles, samples))
+            small.append(full[id(parameter)])
+        elif _is_smaller_materialized(parameter, given, samples):
+            small.append(_materialized(parameter, given, group, samples))
         else:
             close(span.start)
             pieces.append(_factored(parameter, span, given, group, samples))
+        if is_large:
+            close(span.stop)
     close(group.size)
     return tuple(pieces)
 
@@ -302,9 +320,18 @@ def _gradients_of_group(
 _NOTHING = _Given([], [])
 
 
-def _is_smaller_materialized(parameter: Tensor, given: _Given) -> bool:
+def _concatenated(parts: list[_Pair]) -> _Pair:
+    if len(parts) == 1:
+        return parts[0]
+    v = torch.cat([part[0] for part in parts], 1)
+    if all(part[1] is None for part in parts):
+        return v, None
+    return v, torch.cat([torch.zeros_like(part[0]) if part[1] is None else part[1] for part in parts], 1)
+
+
+def _is_smaller_materialized(parameter: Tensor, given: _Given, samples: int) -> bool:
     """Whether ``v`` and ``u`` take less room materialized than as positions, or too little to matter."""
-    if parameter.numel() <= MAX_MATERIALIZED_ENTRIES:
+    if parameter.numel() <= MAX_MATERIALIZED_ENTRIES and samples * parameter.numel() <= MAX_SHARED_ENTRIES:
         return True
     both = given.prediction + given.target
     kinds = {gradients.kind for gradients in both}
@@ -315,32 +342,19 @@ def _is_smaller_materialized(parameter: Tensor, given: _Given) -> bool:
     return bool(kinds) and kinds != {EmbeddingRows}
 
 
-def _materialized(parameter: Tensor, given: _Given, group: FlatParams, roles: int, samples: int) -> Tensor:
-    """``[roles, m, p]``: the gradients of the prediction and those of the target."""
-    if roles == 2 and _is_one_call_each(given):
-        # The common case, both roles at once.
-        joined = [_joined(list(pair), group) for pair in zip(given.prediction[0][2], given.target[0][2], strict=True)]
-        if len(joined) == 1:
-            return joined[0].reshape(2, samples, -1)
-        return (joined[1].unsqueeze(3) * joined[0].unsqueeze(2)).flatten(2)
-    parts: list[Tensor] = []
-    for role in range(roles):
-        each = [_full(gradients) for gradients in given[role]]
-        if each:
-            parts.append(sum(each[1:], each[0]).to(group.device, group.dtype))
-        else:
-            parts.append(torch.zeros(samples, parameter.numel(), dtype=group.dtype, device=group.device))
-    return torch.stack(parts)
+def _materialized(parameter: Tensor, given: _Given, group: FlatParams, samples: int) -> _Pair:
+    """The gradients of the prediction and those of the target, negated."""
+    v, y = (_summed(role, group) if role else None for role in given)
+    if v is None:
+        v = torch.zeros(samples, parameter.numel(), dtype=group.dtype, device=group.device)
+    return v, y
 
 
-def _is_one_call_each(given: _Given) -> bool:
-    """Whether prediction and target have one call each of the same layer, without further positions."""
-    if len(given.prediction) != 1 or len(given.target) != 1:
-        return False
-    one, other = given.prediction[0], given.target[0]
-    if one.kind is not other.kind or one.kind is EmbeddingRows:
-        return False
-    return one.kind is Materialized or (one.tensors[0].shape[0] == 1 and other.tensors[0].shape[0] == 1)
+def _summed(calls: list[RowGradients], group: FlatParams) -> Tensor:
+    total = _full(calls[0])
+    for call in calls[1:]:
+        total = total + _full(call)
+    return total.to(group.device, group.dtype)
 
 
 def _full(gradients: RowGradients) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .autograd_graph import Edge, Unavailable, operation, read_graph, root_edge, shape
 from .jacobian import jacobian
-from .layer_rules import LayerCall, match_layer
+from .layer_rules import LayerCall, is_layer, match_layer
 from .row_rules import Owner, Shared, input_owners, merge
 
 # A tensor with shared rows is cut into units while its Jacobian has at most this many entries.
@@ -65,6 +65,7 @@ class Trace:
 
     calls: list[OwnedCall] = field(default_factory=list)
     reached: set[int] = field(default_factory=set)  # ids of all leaves
+    size: int = 0  # entries of all leaves
     irregular: dict[int, str] = field(default_factory=dict)  # ids of leaves with other uses than layer calls, and why
 
 
@@ -85,7 +86,9 @@ def trace(root: Tensor) -> Trace:
         result.irregular[id(root)] = "a parameter that is a prediction or target itself"
         return result
     graph = read_graph(edge)
-    result.reached.update(map(id, graph.leaves.values()))
+    for leaf in graph.leaves.values():
+        result.reached.add(id(leaf))
+        result.size += leaf.numel()
     labels: dict[Any, dict[int, _Label]] = {edge[0]: {edge[1]: _Owned(Units(root), torch.arange(len(root)))}}
     for node in graph.order:
         own = labels.pop(node, None)
@@ -93,7 +96,7 @@ def trace(root: Tensor) -> Trace:
             continue
         edges = graph.edges[node]
         units, owners = _units_and_owners(node, own, root)
-        matched = match_layer(node, owners, edges)
+        matched = match_layer(node, owners, edges) if is_layer(node) else None
         if matched is not None:
             result.calls.append(OwnedCall(matched.call, units, matched.owner))
             edges = [(None, 0) if place in matched.handled else edge for place, edge in enumerate(edges)]
