@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "no gradient of the target (materialized)",
         LINEARIZE,
-        "u = both[0] if roles == 1 else both[0] + both[1]",
-        "u = both[0]",
+        "v if y is None else v + y",
+        "v",
         (REFERENCE, *PER_SAMPLE),
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = [
         PER_SAMPLE,
     ),
     # Scaled gradients
-    Mutant("scaling is not inferred", PARAM_GROUP, "if torch.equal(left, gradient):", "if True:", (CONTRACT,)),
+    Mutant("scaling is not inferred", PARAM_GROUP, "if torch.equal(left, now):", "if True:", (CONTRACT,)),
     Mutant(
         "factor from a single entry", PARAM_GROUP, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
     ),
