@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Newer than what it depends on while the environment is up to date.
 READY := .venv/.ready
+# For packages and for what builds them (setuptools). pip before 25.3 takes both from the first, later ones the latter
+# from the second.
+PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
 .PHONY: help run test bench mutants lint format clean
 .DEFAULT_GOAL := help
@@ -30,7 +33,7 @@ lint: $(READY)  ## check style and types, changing nothing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-format: $(READY)  ## mend style where that can be done by itself
+format: $(READY)  ## fix style automatically
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -42,5 +45,5 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "unstale needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e "lab[atari]"
+	$(PINNED) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" -e "lab[atari]"
 	@touch $@

@@ -1,3 +1,4 @@
+import os
 import warnings
 
 import pytest
@@ -6,6 +7,11 @@ from hypothesis import HealthCheck, settings
 
 import unstale.per_sample.layer_rules
 import unstale_lab  # noqa: F401  sets MKL_CBWR, which has to precede the first matrix product
+
+# Tests read what rich and tyro print, which must not depend on the terminal or the CI that they run in.
+os.environ["COLUMNS"] = "80"
+for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
 
 # No deadline: a test's first example imports and compiles. Derandomised: a red run can be run again.
 settings.register_profile(

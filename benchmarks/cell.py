@@ -1,4 +1,4 @@
-"""One cell of a table: some candidates on the same model and batches, their times, ratios and memory."""
+"""One cell of a table: time, ratio and memory of several candidates on the same model and batches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from data import Batch
 from memory import MIB, allocated, peak, resident_growth, state_bytes
 from steps import Candidate, Training, build, too_large, window_bytes
-from timing import interleaved, warm_up
+from timing import time_interleaved, warm_up
 from torch import nn
-from warming import TooSlow, fill, warm
+from warmup import TooSlow, fill_history, fill_oracle
 
 Row = dict[str, Any]
 
@@ -20,33 +20,41 @@ Row = dict[str, Any]
 def measure(
     candidates: Sequence[Candidate], model: nn.Module, batches: Sequence[Batch], beta: float, seconds: float
 ) -> list[Row]:
-    """A row a candidate, skipped ones included. ``seconds`` is what timing may take, and warming up each candidate."""
+    """Return one row per candidate, including skipped ones.
+
+    Args:
+        candidates: what to measure.
+        model: copied for every candidate.
+        batches: used in turn by every candidate.
+        beta: momentum.
+        seconds: for timing all candidates, and for the warm-up of each.
+    """
     device = batches[0].reward.device
-    _prime(model, batches, device)
+    _allocate_workspaces(model, batches, device)
     rows: dict[str, Row] = {}
     running: dict[str, Training] = {}
     for candidate in candidates:
-        row: Row = dict(name=candidate.name, baseline=candidate.baseline, horizon=candidate.remembers(beta))
+        row: Row = dict(name=candidate.name, baseline=candidate.baseline, horizon=candidate.batches_remembered(beta))
         rows[candidate.name] = row
         full = window_bytes(candidate, model, batches, beta) if candidate.correction == "window" else 0
         reason = too_large(candidate, model, device, full)
         if reason is not None:
             row["skipped"] = reason
             continue
-        own = copy.deepcopy(model)
+        candidate_model = copy.deepcopy(model)
         before = allocated(device)
-        training = build(candidate, own, batches, beta)
+        training = build(candidate, candidate_model, batches, beta)
         try:
             if candidate.correction == "oracle":
-                row["warm_steps"] = fill(training, device, row["horizon"])
+                row["warm_steps"] = fill_oracle(training, device, row["horizon"])
             else:
-                row["warm_steps"] = warm(training, device, row["horizon"], full, seconds)
+                row["warm_steps"] = fill_history(training, device, row["horizon"], full, seconds)
         except TooSlow as error:
             row["skipped"] = str(error)
             continue
         row.update(_memory(training, device, before))
         running[candidate.name] = training
-    timings = interleaved({name: training.step for name, training in running.items()}, device, seconds)
+    timings = time_interleaved({name: training.step for name, training in running.items()}, device, seconds)
     for name, timing in timings.items():
         rows[name].update(
             ms=timing.median * 1e3,
@@ -58,9 +66,9 @@ def measure(
     return list(rows.values())
 
 
-def _prime(model: nn.Module, batches: Sequence[Batch], device: torch.device) -> None:
-    """Let libraries allocate their workspaces before the first candidate could be blamed for them."""
-    warm_up(build(Candidate("SGD"), copy.deepcopy(model), batches, 0.9).step, device, wanted=3, seconds=0)
+def _allocate_workspaces(model: nn.Module, batches: Sequence[Batch], device: torch.device) -> None:
+    """Run a few steps, so that one-time allocations of libraries are not attributed to the first candidate."""
+    warm_up(build(Candidate("SGD"), copy.deepcopy(model), batches, 0.9).step, device, steps=3, seconds=0)
 
 
 def _memory(training: Training, device: torch.device, before: int) -> Row:

@@ -1,4 +1,4 @@
-"""Fixed random transitions. What the numbers are does not matter for time or memory; that they stay finite does."""
+"""Fixed random transitions. Time and memory do not depend on their values, as long as they stay finite."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ GAMMA = 0.99
 
 
 class Batch(NamedTuple):
-    """``m`` transitions. ``action`` and ``next_action`` are None where the network gives one value a state."""
+    """``m`` transitions. ``action`` and ``next_action`` are None for a network with one value per state."""
 
     state: Tensor
-    following: Tensor
+    next_state: Tensor
     reward: Tensor
     not_done: Tensor
     action: Tensor | None = None
@@ -25,14 +25,14 @@ class Batch(NamedTuple):
 def pool(
     samples: int, shape: Sequence[int], device: torch.device, actions: int | None = None, batches: int = 16
 ) -> list[Batch]:
-    """Batches to take in turn, made before anything is timed."""
+    """Return batches to use in turn, created before anything is timed."""
     generator = torch.Generator().manual_seed(samples)
 
     def batch() -> Batch:
-        state, following = (torch.randn(samples, *shape, generator=generator) for _ in range(2))
+        state, next_state = (torch.randn(samples, *shape, generator=generator) for _ in range(2))
         reward = torch.randn(samples, generator=generator)
         not_done = (torch.rand(samples, generator=generator) > 0.05).float()
-        parts = [state, following, reward, not_done]
+        parts = [state, next_state, reward, not_done]
         if actions is not None:
             parts += torch.randint(actions, (2, samples), generator=generator)
         return Batch(*(part.to(device) for part in parts))
@@ -41,11 +41,11 @@ def pool(
 
 
 def value(model: nn.Module, state: Tensor, action: Tensor | None) -> Tensor:
-    """One value a sample, ``[m]``."""
+    """Return one value per sample, ``[m]``."""
     values = model(state)
     return values.squeeze(-1) if action is None else values.gather(1, action.unsqueeze(1)).squeeze(1)
 
 
 def target(model: nn.Module, batch: Batch) -> Tensor:
-    """The TD(0) or Sarsa target of each sample, ``[m]``, live if gradients are on."""
-    return batch.reward + GAMMA * batch.not_done * value(model, batch.following, batch.next_action)
+    """Return the TD(0) or Sarsa target of each sample, ``[m]``, with its graph if gradients are enabled."""
+    return batch.reward + GAMMA * batch.not_done * value(model, batch.next_state, batch.next_action)

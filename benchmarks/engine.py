@@ -1,10 +1,10 @@
-"""The laboratory's engine beside a plain loop, on the settings of figure 3.
+"""The laboratory's engine compared with a plain loop, on the settings of figure 3.
 
-PYTHONPATH=src python benchmarks/engine.py
+PYTHONPATH=src:lab/src python benchmarks/engine.py
 
-Every method, width, batch size and β of the figure is timed for a few steps: the plain loop one run at a time, the
-engine with as many runs stepped together as its plan for a CPU puts together. First one process has the machine to
-itself, then two processes do the same thing at the same moment, for they share caches and memory.
+Every method, width, batch size and β of the figure is timed for a few steps: the plain loop with one run, the engine
+with as many runs per batch as its plan for a CPU. First one process runs alone, then two processes run at the same
+time, because they share caches and memory bandwidth.
 """
 
 from __future__ import annotations
@@ -29,43 +29,45 @@ from targets import Target
 from unstale_lab import problems
 from unstale_lab.engine.plan import plan
 from unstale_lab.engine.sweep import prepare
-from unstale_lab.engine.training import MEASUREMENTS, Training
+from unstale_lab.engine.training import EVALUATIONS_PER_RUN, Training
 from unstale_lab.experiment import Run
 from unstale_lab.figures import find
 
-METHODS = ("momentum", "diagonal", "full", "oracle")  # the paper's
+METHODS = ("momentum", "diagonal", "full", "oracle")  # of the paper
 RUNS = [run for run in find("fig3").runs("paper") if run.method in METHODS]
 STEPS = RUNS[0].steps
-ALPHA = 0.1  # of the plain loop: it makes no difference to its time
+ALPHA = 0.1  # of the plain loop; its time does not depend on it
 PROCESSES = 2  # the targets are for two cores
 TURNS = 5
-CYCLE = 10  # steps: the engine adds to a large ζ every tenth, and every turn must have its share of that
+CYCLE = 10  # the engine updates a large ζ every tenth step, so that turns are whole cycles
 WHERE = ("method", "width", "batch", "beta", "together")
 
 Cell = dict[str, Any]
 
 
 class Setting(NamedTuple):
-    """What is timed: one kind of run, and a batch of the engine's plan that has such runs."""
+    """One kind of run, and a batch of the engine's plan that contains such runs."""
 
     method: str
     width: int
     batch: int
     beta: float
     runs: int  # of this kind in the figure
-    together: list[Run]
+    together: list[Run]  # the batch
 
 
 class Candidate(NamedTuple):
+    """Something to time."""
+
     step: Callable[[], None]
-    runs: int = 1  # that make a step together
-    ready: Callable[[int], None] = lambda steps: None  # called before so many steps, untimed
-    besides: float = 0.0  # seconds a step that are spent outside steps
+    runs: int = 1  # per step
+    prepare: Callable[[int], None] = lambda steps: None  # called with the number of steps before they are timed
+    overhead: float = 0.0  # seconds per step spent outside steps
 
 
 def main() -> None:
     options = arguments()
-    ready()
+    prepare_process()
     out: Path = options.out or Path(__file__).parent / "results" / f"engine{'-quick' * options.quick}.json"
     machine = {**describe(torch.device("cpu")), "gymnasium": gymnasium.__version__}
     about = dict(machine=machine, command=command(options), quick=options.quick)
@@ -81,14 +83,16 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Runs per hour of the laboratory's engine and of a plain loop.")
     parser.add_argument("--seconds-per-cell", type=float, default=0.5, help="for each candidate, in each condition")
-    parser.add_argument("--out", type=Path, help="JSON file, with the page beside it; default: results/engine.json")
-    parser.add_argument("--quick", action="store_true", help="the smallest networks and batches alone")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file; the Markdown page is written next to it; default: results/engine.json"
+    )
+    parser.add_argument("--quick", action="store_true", help="only the smallest networks and batches")
     return parser.parse_args()
 
 
 def command(options: argparse.Namespace) -> str:
     quick = " --quick" * options.quick
-    return f"PYTHONPATH=src python benchmarks/engine.py --seconds-per-cell {options.seconds_per_cell:g}{quick}"
+    return f"PYTHONPATH=src:lab/src python benchmarks/engine.py --seconds-per-cell {options.seconds_per_cell:g}{quick}"
 
 
 def settings(quick: bool) -> list[Setting]:
@@ -101,13 +105,13 @@ def settings(quick: bool) -> list[Setting]:
     return [Setting(*kind, len(own), batch_of[own[0]]) for kind, own in kinds.items()]
 
 
-# Measuring.
+# Measurement.
 
 
 def measure_all(chosen: Sequence[Setting], seconds: float) -> list[Cell]:
-    """Times of all settings. This process and its helpers go through them side by side."""
+    """Return the times of all settings, measured by this process and its helpers in parallel."""
     context = multiprocessing.get_context("spawn")
-    together = context.Barrier(PROCESSES, timeout=300)  # the longest to wait for another, should it be killed
+    together = context.Barrier(PROCESSES, timeout=300)  # in case another process is killed
     news = context.Queue()
     helpers = [
         context.Process(target=_help, args=(chosen, seconds, together, news), daemon=True) for _ in range(PROCESSES - 1)
@@ -118,7 +122,7 @@ def measure_all(chosen: Sequence[Setting], seconds: float) -> list[Cell]:
     others = [news.get(timeout=60) for _ in helpers]
     cells = []
     for setting, first, *rest in zip(chosen, own, *others, strict=True):
-        # Per core: that many runs an hour, on the average of the cores.
+        # Per core: the harmonic mean gives the average runs per hour of the cores.
         busy = {name: harmonic_mean([times["busy"][name] for times in (first, *rest)]) for name in first["busy"]}
         where = setting._asdict() | {"together": len(setting.together)}
         cells.append({**where, "alone": first["alone"], "busy": busy})
@@ -126,16 +130,16 @@ def measure_all(chosen: Sequence[Setting], seconds: float) -> list[Cell]:
 
 
 def _help(chosen: Sequence[Setting], seconds: float, together: Barrier, news: Any) -> None:
-    ready()
+    prepare_process()
     try:
         news.put(measure(chosen, seconds, together, is_first=False))
     except BaseException:
-        together.abort()  # nobody need wait any more
+        together.abort()  # release the waiting processes
         raise
 
 
-def ready() -> None:
-    """A process as a sweep has it, with its problem made."""
+def prepare_process() -> None:
+    """Set up this process like a worker of a sweep, and load the problem."""
     prepare("cpu")
     problems.load(RUNS[0].problem)
 
@@ -143,13 +147,15 @@ def ready() -> None:
 def measure(
     chosen: Sequence[Setting], seconds: float, together: Barrier, is_first: bool
 ) -> list[dict[str, dict[str, float]]]:
-    """Seconds per step of one run, for each setting: ``"alone"``, which only the first process measures while all
-    others wait, and ``"busy"``, with all of them at it."""
+    """Return seconds per step of one run for each setting.
+
+    ``"alone"`` is measured by the first process while all others wait, ``"busy"`` by all processes at the same time.
+    """
     found = []
     for setting in chosen:
         together.wait()
         candidates = candidates_for(setting)
-        steps = {name: _steps_a_turn(candidate, seconds / TURNS) for name, candidate in candidates.items()}
+        steps = {name: _steps_per_turn(candidate, seconds / TURNS) for name, candidate in candidates.items()}
         together.wait()
         alone = take_turns(candidates, steps, wait=lambda: None) if is_first else {}
         together.wait()
@@ -158,7 +164,7 @@ def measure(
         if is_first:
             where = f"{setting.method:9} width {setting.width:2}, batch {setting.batch:2}, β = {setting.beta:4}"
             times = ", ".join(f"{name} {_micro(x)}" for name, x in busy.items())
-            print(f"{where}: {times} µs a step of one run, both cores busy", flush=True)
+            print(f"{where}: {times} µs per step and run, both cores busy", flush=True)
     return found
 
 
@@ -171,40 +177,40 @@ def candidates_for(setting: Setting) -> dict[str, Candidate]:
 
 
 def engine_for(runs: Sequence[Run]) -> Candidate:
-    """The engine on a batch of runs. Setting up, drawing data and measuring errors are shared out among the steps."""
+    """Return the engine on a batch of runs; setup, data and evaluation are distributed over the steps."""
     start = time.perf_counter()
     training = Training(runs, "cpu")
-    setting_up = time.perf_counter() - start
-    chunk = STEPS // MEASUREMENTS
+    setup_seconds = time.perf_counter() - start
+    chunk = STEPS // EVALUATIONS_PER_RUN
     training.feed.fill(chunk)
 
     def between() -> None:
         training.feed.fill(chunk)
         training.measure()
 
-    besides = setting_up / STEPS + median(_timed(between) for _ in range(3)) / chunk
-    return Candidate(training.step, len(runs), training.feed.fill, besides)
+    overhead = setup_seconds / STEPS + median(_timed(between) for _ in range(3)) / chunk
+    return Candidate(training.step, len(runs), training.feed.fill, overhead)
 
 
 def take_turns(candidates: dict[str, Candidate], steps: dict[str, int], wait: Callable[[], Any]) -> dict[str, float]:
-    """The median over turns of the seconds per step of one run. ``wait`` is called before each turn."""
+    """Return the median over turns of the seconds per step of one run; ``wait`` is called before each turn."""
     turns: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(TURNS):
         for name, candidate in candidates.items():
             wait()
             turns[name].append(_turn(candidate, steps[name]) / steps[name])
-    return {name: (median(turns[name]) + candidate.besides) / candidate.runs for name, candidate in candidates.items()}
+    return {name: (median(turns[name]) + candidate.overhead) / candidate.runs for name, candidate in candidates.items()}
 
 
-def _steps_a_turn(candidate: Candidate, seconds: float) -> int:
-    """Whole cycles, about as many as fit, from a first trial; this warms up, too."""
+def _steps_per_turn(candidate: Candidate, seconds: float) -> int:
+    """Return the number of steps per turn: whole cycles, estimated from a first trial, which is also the warm-up."""
     _turn(candidate, CYCLE)
     cycles = round(seconds / _turn(candidate, CYCLE))
     return CYCLE * min(10, max(1, cycles))
 
 
 def _turn(candidate: Candidate, steps: int) -> float:
-    candidate.ready(steps)
+    candidate.prepare(steps)
 
     def advance() -> None:
         for _ in range(steps):
@@ -219,22 +225,25 @@ def _timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-# Telling.
+# Results.
 
 
 def summary(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
-    """Whole runs of the figure, for each method and for all, and once more with the lean loop for momentum."""
+    """Extrapolate to the whole figure, per method and for all, also with the lean loop for momentum."""
     parts = {method: [cell for cell in cells if cell["method"] == method] for method in METHODS}
-    found = {method: _extrapolated(own) for method, own in parts.items()}
-    found["momentum, lean"] = _extrapolated(parts["momentum"], lean=True)
-    found["all"] = _extrapolated(cells)
-    found["all, momentum lean"] = _extrapolated(cells, lean=True)
+    found = {method: _extrapolate(own) for method, own in parts.items()}
+    found["momentum, lean"] = _extrapolate(parts["momentum"], lean=True)
+    found["all"] = _extrapolate(cells)
+    found["all, momentum lean"] = _extrapolate(cells, lean=True)
     return found
 
 
-def _extrapolated(cells: Sequence[Cell], lean: bool = False) -> dict[str, float]:
-    """``over_one_loop`` compares the engine on all cores with one plain loop that has the machine to itself;
-    ``core_for_core`` compares as many loops as there are cores."""
+def _extrapolate(cells: Sequence[Cell], lean: bool = False) -> dict[str, float]:
+    """Return totals and speed-ups of some cells.
+
+    ``over_one_loop`` compares the engine on all cores with one plain loop alone on the machine; ``core_for_core``
+    compares it with one plain loop per core.
+    """
 
     def seconds(condition: str, name: str) -> float:
         times = [cell[condition] for cell in cells]
@@ -252,45 +261,51 @@ def _extrapolated(cells: Sequence[Cell], lean: bool = False) -> dict[str, float]
 
 
 def targets(found: dict[str, dict[str, float]]) -> list[Target]:
-    """A loop uses one core. Whether it is to be compared with one or with all is left open, so both are here."""
+    """Return the performance targets, both against one plain loop and against one loop per core."""
     wanted = {"momentum": 100, "diagonal": 100, "all": 8}
-    readings = {"over_one_loop": "2 cores against one loop", "core_for_core": "core for core"}
+    readings = {"over_one_loop": "2 cores vs one loop", "core_for_core": "per core"}
     rows = [
         Target(
-            f"{'whole figure' if name == 'all' else name}, times the runs per hour, {words}",
+            f"{'whole figure' if name == 'all' else name}, speed-up in runs per hour, {comparison}",
             f"≥ {least}",
             f"{found[name][reading]:.1f}",
             found[name][reading] >= least,
         )
         for name, least in wanted.items()
-        for reading, words in readings.items()
+        for reading, comparison in readings.items()
     ]
     minutes = found["all"]["engine_minutes"]
     return [*rows, Target("whole figure, minutes on 2 cores", "< 75", f"{minutes:.1f}", minutes < 75)]
 
 
 def page(result: dict[str, Any]) -> str:
-    """Everything on it comes from the result."""
+    """Render the result as Markdown."""
     gym = result["machine"]["gymnasium"]
     judged = [[t.what, t.wanted, t.measured, "met" if t.met else "**not met**"] for t in targets(result["summary"])]
     parts = [
-        "# The engine beside a plain loop",
+        "# The engine compared with a plain loop",
         source(result),
-        f"The plain loop (`plain_lab.py`, Gymnasium {gym}) makes one run at a time; the engine steps many together. "
-        "Both are given one thread a process. *Alone*: one process on the machine. *Busy*: two at the same moment.",
-        # A corner of the figure says nothing of the whole.
+        f"The plain loop (`plain_lab.py`, Gymnasium {gym}) trains one run at a time; the engine batches many runs. "
+        "Both use one thread per process. *Alone*: one process on the machine. *Busy*: two processes at the same time.",
+        # A quick run covers too little of the figure for the targets.
         *([] if result["quick"] else [table(["target", "wanted", "measured", ""], judged)]),
-        f"## Figure 3{', a corner of it' if result['quick'] else ' as a whole'}",
-        f"Steps were timed, and runs of {STEPS:,} steps are extrapolated. The engine's "
-        "time includes setting up, drawing data and measuring errors along the way; the plain loop's includes drawing "
-        "data alone. *Lean*: momentum by backpropagation of the mean loss, without the per-sample gradients that "
-        "the other methods need.",
+        f"## Figure 3{' (subset)' if result['quick'] else ' (all settings)'}",
+        f"Steps were timed and extrapolated to runs of {STEPS:,} steps. The engine's time includes setup, data and "
+        "evaluation; the plain loop's includes data only. *Lean*: momentum by backpropagation of the mean loss, "
+        "without the per-sample gradients that the other methods need.",
         table(
-            ["", "runs", "plain loop, core-hours", "engine on 2 cores, minutes", "over one loop", "core for core"],
+            [
+                "",
+                "runs",
+                "plain loop, core-hours",
+                "engine on 2 cores, minutes",
+                "speed-up vs one loop",
+                "speed-up per core",
+            ],
             _methods(result["summary"]),
         ),
-        "## Every setting",
-        "Microseconds per step of one run. *Together*: how many runs the engine steps at once.",
+        "## All settings",
+        "Microseconds per step of one run. *Together*: number of runs in a batch of the engine.",
         table([*WHERE, "plain: alone", "busy", "engine: alone", "busy", "ratio, busy"], map(_line, result["cells"])),
     ]
     return "\n\n".join(parts) + "\n"

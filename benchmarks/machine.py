@@ -1,4 +1,4 @@
-"""What a result was measured on, and how to measure it again."""
+"""Describes the machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import unstale
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The machine, how busy it is, and the versions, in plain values."""
-    about: dict[str, Any] = dict(
+    """Return machine, load and versions as JSON values."""
+    info: dict[str, Any] = dict(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         threads=torch.get_num_threads(),
@@ -26,12 +26,13 @@ def describe(device: torch.device) -> dict[str, Any]:
         date=datetime.now(UTC).date().isoformat(),
     )
     if device.type == "cuda":
-        about["gpu"] = torch.cuda.get_device_name(device)
-        about["cuda"] = torch.version.cuda
-    return about
+        info["gpu"] = torch.cuda.get_device_name(device)
+        info["cuda"] = torch.version.cuda
+    return info
 
 
 def _cpu() -> str:
+    """Return the name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

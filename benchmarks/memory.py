@@ -1,8 +1,8 @@
-"""Memory of a training step, as far as the device lets it be known.
+"""Memory of a training step.
 
-On CUDA the allocator counts, so a step's true peak is measured. On a CPU nothing counts reliably: the size of what
-the optimizer keeps is summed up, and the growth of the process during a step is reported beside it where the system
-tells. The latter is a lower bound, since a step may reuse memory that the process had freed but not returned.
+On CUDA the allocator reports the true peak of a step. On a CPU there is no reliable count: the size of the optimizer's
+state is summed, and the growth of the process during a step is reported where the system provides it. The latter is a
+lower bound, because a step may reuse memory that the process has freed but not returned.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MIB = 2**20
 
 
 def allocated(device: torch.device) -> int:
-    """Bytes that tensors take now; 0 on a CPU, where nobody counts them."""
+    """Return the bytes of all tensors on CUDA; 0 on a CPU."""
     gc.collect()
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def peak(step: Callable[[], None], device: torch.device, before: int) -> int:
-    """Most bytes that tensors took at any time of a step on CUDA, less what was allocated ``before``."""
+    """Return the peak of allocated bytes during a step on CUDA, minus ``before``."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     step()
@@ -36,7 +36,7 @@ def peak(step: Callable[[], None], device: torch.device, before: int) -> int:
 
 
 def state_bytes(state: Any) -> int:
-    """Bytes of all tensors in nested containers, each storage counted once."""
+    """Return the bytes of all tensors in nested containers, each storage counted once."""
     storages: dict[int, int] = {}
 
     def visit(value: Any) -> None:
@@ -54,10 +54,10 @@ def state_bytes(state: Any) -> int:
 
 
 def resident_growth(step: Callable[[], None]) -> int | None:
-    """Bytes by which the process grew at most during a step, or None where the system does not tell."""
+    """Return the peak growth of the process in bytes during a step, or None if the system does not report it."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # forget the high-water mark
+        Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
         before = _resident("VmRSS")
         step()
         return max(0, _resident("VmHWM") - before)
@@ -68,5 +68,5 @@ def resident_growth(step: Callable[[], None]) -> int | None:
 def _resident(field: str) -> int:
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     if found is None:
-        raise OSError(f"no {field} here")
+        raise OSError(f"no {field} in /proc/self/status")
     return int(found[1]) * 1024

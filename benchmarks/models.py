@@ -1,4 +1,4 @@
-"""The networks that are measured: the small value function of the classic problems, and the network of DQN."""
+"""The benchmarked networks: the small value function of the classic problems, and DQN's network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ACTIONS = 9
 
 
 def mlp(width: int) -> nn.Sequential:
-    """A value function with three hidden layers: 2 → width → width → width → 1."""
+    """Return a value function with three hidden layers: 2 → width → width → width → 1."""
     model = nn.Sequential(
         nn.Linear(INPUTS, width),
         nn.LeakyReLU(),
@@ -26,7 +26,7 @@ def mlp(width: int) -> nn.Sequential:
 
 
 def dqn() -> nn.Sequential:
-    """Action values of Atari frames, with 32 channels in the first layer."""
+    """Return DQN's network for Atari frames, with 32 channels in the first layer."""
     model = nn.Sequential(
         nn.Conv2d(4, 32, 8, stride=4, padding=4),
         nn.LeakyReLU(),
@@ -44,5 +44,5 @@ def dqn() -> nn.Sequential:
 
 
 def size(model: nn.Module) -> int:
-    """The number of parameters, ``n``."""
+    """Return the number of parameters, ``n``."""
     return sum(parameter.numel() for parameter in model.parameters())

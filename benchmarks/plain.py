@@ -1,7 +1,7 @@
-"""The paper's full correction written down plainly, to compare with: ``torch.func`` and a dense ``ζ``, no ``unstale``.
+"""A straightforward implementation of the paper's full correction: ``torch.func``, a dense ``ζ``, no ``unstale``.
 
-This is what one writes with the paper in hand. It is not slowed down on purpose, nor tuned: per-sample gradients come
-from one ``vmap`` for the states and one for the following states, and every formula is one line.
+It is neither tuned nor slowed down on purpose: per-sample gradients come from one ``vmap`` for the states and one for
+the successors, and every formula is one line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 class PlainCorrectedSGD:
     """Momentum SGD with the full correction, for a value function ``model`` that maps ``[m, d]`` to ``[m, 1]``.
 
-    The parameters that are trained are a flat copy, ``theta``; the model is left as it was.
+    The trained parameters are a flat copy, ``theta``; the model is not changed.
     """
 
     def __init__(self, model: nn.Module, alpha: float, beta: float) -> None:
@@ -33,13 +33,13 @@ class PlainCorrectedSGD:
         self.zeta = self.theta.new_zeros(n, n)
 
     def gradients_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """``∇V [m, n]`` and ``V [m]``."""
+        """Return ``∇V [m, n]`` and ``V [m]``."""
         gradients, values = self.per_sample(self.parameters, states)
         return torch.cat([g.flatten(1) for g in gradients.values()], 1), values
 
     @torch.no_grad()
     def step(self, s: Tensor, s2: Tensor, r: Tensor, gamma: float, not_done: Tensor) -> None:
-        """One step on ``m`` transitions from ``s`` to ``s2``."""
+        """Make one step on ``m`` transitions from ``s`` to ``s2``."""
         alpha, beta, m = self.alpha, self.beta, len(s)
         v, value = self.gradients_and_values(s)
         v2, value2 = self.gradients_and_values(s2)
@@ -55,5 +55,5 @@ class PlainCorrectedSGD:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """What is kept between steps, as an optimizer has it."""
+        """The tensors kept between steps."""
         return dict(mu=self.mu, eta=self.eta, zeta=self.zeta, muhat=self.muhat)

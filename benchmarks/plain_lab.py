@@ -1,8 +1,8 @@
-"""Runs of figure 3 as one writes them with the paper in hand, to compare with: one at a time, no ``unstale``.
+"""A straightforward implementation of the runs of figure 3, one run at a time, without ``unstale``.
 
-Eager PyTorch, per-sample gradients by ``torch.func``, a dense ``ζ``, every transition stepped by Gymnasium. It is not
-slowed down on purpose: the batch is vectorised, matrices are updated in place, and no gradient is taken that the method
-does not need. The oracle's past is one long batch that is already there in memory.
+Eager PyTorch, per-sample gradients by ``torch.func``, a dense ``ζ``, and Gymnasium for every transition. It is not
+slowed down on purpose: the batch is vectorized, matrices are updated in place, and only the gradients that the method
+needs are computed. The oracle keeps its history as one long batch in memory.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ GAMMA = 0.95
 REWARD_SCALE = 0.1
 LOW, HIGH = np.array([-1.2, -0.07]), np.array([0.6, 0.07])  # position, velocity
 
-# The last is momentum for someone who will never want a correction: backpropagation of the mean loss, and nothing else.
+# "lean momentum" is plain backpropagation of the mean loss, without per-sample gradients.
 METHODS = ("momentum", "diagonal", "full", "oracle", "lean momentum")
 
 
 class Transitions(NamedTuple):
+    """A batch of ``m`` transitions."""
+
     state: Tensor  # [m, 2]
     reward: Tensor  # [m]
-    discount: Tensor  # [m], 0 where the episode ended
-    following: Tensor  # [m, 2]
+    discount: Tensor  # [m]; 0 if the episode ended
+    next_state: Tensor  # [m, 2]
 
 
 class PlainRun:
-    """One run: a network of 4 layers that learns the value of pushing a car the way it rolls. The loss is the mean of
-    ``δ²``, as in the paper's figures."""
+    """One run: an MLP of 4 layers learns the value of pushing the car in its direction of motion.
+
+    The loss is the mean of ``δ²``, as in the paper's figures.
+    """
 
     def __init__(
         self,
@@ -46,8 +50,8 @@ class PlainRun:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.method, self.batch, self.alpha, self.beta, self.dtype = method, batch, alpha, beta, dtype
-        self.twice = 2 / batch  # the gradient is the mean of 2 δ ∇V
-        self.numbers = np.random.default_rng(seed)
+        self.gradient_scale = 2 / batch  # the gradient is the mean of 2 δ ∇V
+        self.rng = np.random.default_rng(seed)
         self.env = gymnasium.make("MountainCar-v0")
         self.env.reset(seed=seed)
         self.car: Any = self.env.unwrapped
@@ -57,7 +61,7 @@ class PlainRun:
         hidden = [m for i, o in pairwise(sizes) for m in (nn.Linear(i, o), nn.LeakyReLU())]
         self.model = nn.Sequential(*hidden, nn.Linear(width, 1)).to(dtype)
         self.theta = nn.utils.parameters_to_vector(self.model.parameters()).detach()
-        nn.utils.vector_to_parameters(self.theta, self.model.parameters())  # they are views of it from now on
+        nn.utils.vector_to_parameters(self.theta, self.model.parameters())  # parameters become views of theta
         self.parameters = {name: p.detach() for name, p in self.model.named_parameters()}
 
         def one_value(parameters: dict[str, Tensor], state: Tensor) -> Tensor:
@@ -78,33 +82,33 @@ class PlainRun:
             self.past = Transitions(*(torch.zeros(len(self.slots), batch, *shape, dtype=dtype) for shape in shapes))
 
     def step(self) -> None:
-        """Draw a batch and learn from it."""
-        self.learn(self.transitions(self.draw()))
+        """Sample a batch and learn from it."""
+        self.learn(self.transitions(self.sample_states()))
 
-    def draw(self) -> np.ndarray:
-        """Uniform states, ``[batch, 2]``."""
-        return self.numbers.uniform(LOW, HIGH, (self.batch, 2))
+    def sample_states(self) -> np.ndarray:
+        """Return uniform states, ``[batch, 2]``."""
+        return self.rng.uniform(LOW, HIGH, (self.batch, 2))
 
     def transitions(self, states: np.ndarray) -> Transitions:
-        """One step of the environment from each state."""
-        followings, rewards, going_on = [], [], []
+        """Make one step of the environment from each state."""
+        next_states, rewards, not_terminated = [], [], []
         for state in states:
             self.car.state = state
-            following, reward, terminated, _, _ = self.env.step(0 if state[1] < 0 else 2)
-            followings.append(following)
+            next_state, reward, terminated, _, _ = self.env.step(0 if state[1] < 0 else 2)
+            next_states.append(next_state)
             rewards.append(reward)
-            going_on.append(not terminated)
+            not_terminated.append(not terminated)
         fields = (
             torch.from_numpy(states.astype(np.float32)),
             torch.tensor(rewards, dtype=torch.float32) * REWARD_SCALE,
-            torch.tensor(going_on, dtype=torch.float32) * GAMMA,
-            torch.from_numpy(np.stack(followings)),
+            torch.tensor(not_terminated, dtype=torch.float32) * GAMMA,
+            torch.from_numpy(np.stack(next_states)),
         )
         return Transitions(*(field.to(self.dtype) for field in fields))
 
     @torch.no_grad()
     def learn(self, samples: Transitions) -> None:
-        """One step of the method."""
+        """Make one step of the method."""
         match self.method:
             case "momentum":
                 self._momentum(samples)
@@ -119,15 +123,15 @@ class PlainRun:
 
     def _momentum(self, samples: Transitions) -> None:
         v, value = self._gradients_and_values(samples.state)
-        following = self.model(samples.following).squeeze(-1)
-        delta = value - (samples.reward + samples.discount * following)
-        self.muhat = self.mu.mul_(self.beta).add_(delta @ v, alpha=(1 - self.beta) * self.twice)
+        next_value = self.model(samples.next_state).squeeze(-1)
+        delta = value - (samples.reward + samples.discount * next_value)
+        self.muhat = self.mu.mul_(self.beta).add_(delta @ v, alpha=(1 - self.beta) * self.gradient_scale)
 
     def _corrected(self, samples: Transitions) -> None:
-        alpha, beta, share = self.alpha, self.beta, (1 - self.beta) * self.twice
+        alpha, beta, share = self.alpha, self.beta, (1 - self.beta) * self.gradient_scale
         v, value = self._gradients_and_values(samples.state)
-        v2, following = self._gradients_and_values(samples.following)
-        delta = value - (samples.reward + samples.discount * following)
+        v2, next_value = self._gradients_and_values(samples.next_state)
+        delta = value - (samples.reward + samples.discount * next_value)
         u = v - samples.discount[:, None] * v2
 
         self.mu.mul_(beta).add_(delta @ v, alpha=share)
@@ -141,22 +145,22 @@ class PlainRun:
 
     def _oracle(self, samples: Transitions) -> None:
         horizon = len(self.slots)
-        for held, new in zip(self.past, samples, strict=True):
-            held[self.time % horizon] = new
+        for buffer, new in zip(self.past, samples, strict=True):
+            buffer[self.time % horizon] = new
         age = (self.time - self.slots) % horizon
         weight = (age <= self.time) * (1 - self.beta) * self.beta**age
         self.time += 1
-        long = Transitions(*(held.flatten(0, 1) for held in self.past))
-        self.muhat = self._gradient(long, weight.to(self.dtype).repeat_interleave(self.batch))
+        history = Transitions(*(buffer.flatten(0, 1) for buffer in self.past))
+        self.muhat = self._gradient(history, weight.to(self.dtype).repeat_interleave(self.batch))
 
     def _gradients_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """``∇V [m, n]`` and ``V [m]``."""
+        """Return ``∇V [m, n]`` and ``V [m]``."""
         gradients, values = self.per_sample(self.parameters, states)
         return torch.cat([g.flatten(1) for g in gradients.values()], 1), values
 
     def _gradient(self, samples: Transitions, weight: Tensor | float = 1.0) -> Tensor:
-        """The gradient of ``Σ weight · δ² / batch`` by the value of the states alone, ``[n]``."""
-        target = samples.reward + samples.discount * self.model(samples.following).squeeze(-1)
+        """Return the semi-gradient of ``Σ weight · δ² / batch``, ``[n]``."""
+        target = samples.reward + samples.discount * self.model(samples.next_state).squeeze(-1)
         with torch.enable_grad():
             delta = self.model(samples.state).squeeze(-1) - target
             loss = (weight * delta.square()).sum() / self.batch

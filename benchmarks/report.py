@@ -1,4 +1,4 @@
-"""Results as a readable page. Everything on it comes from the JSON beside it."""
+"""Renders results as Markdown, from the JSON alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from targets import targets
 Result = dict[str, Any]
 
 TITLES = {
-    "mlp": "Small networks: time of a training step over that of SGD",
-    "dqn": "The network of DQN",
-    "plain": "Against a plain implementation of the same mathematics",
+    "mlp": "Small networks: time of a training step relative to SGD",
+    "dqn": "DQN's network",
+    "plain": "Compared with a straightforward implementation",
 }
 
 
 def page(results: dict[str, Result], device: str) -> str:
-    """The whole page. ``results`` has one entry a suite."""
+    """Return the page; ``results`` has one entry per suite."""
     memory = "peak MiB" if device == "cuda" else "state MiB"
     parts = [f"# Benchmarks on {device}", _legend(memory)]
     for name, title in TITLES.items():
@@ -29,24 +29,25 @@ def page(results: dict[str, Result], device: str) -> str:
 
 
 def _legend(memory: str) -> str:
-    what = (
-        "the most that tensors took during a step, beyond the model and the data"
+    meaning = (
+        "peak memory of tensors during a step, without the model and the data"
         if memory == "peak MiB"
-        else "the tensors that the optimizer keeps between steps (not the batches that an oracle keeps)"
+        else "size of the optimizer's state (without the batches that an oracle keeps)"
     )
     return (
-        "A ratio is the median time of a whole training step (two forward passes, backward, optimizer, zero_grad) over "
-        "the median of the same step with its baseline from `torch.optim`, both measured in one process, warm and in "
-        f"turns. ~ marks a time whose quartiles lie more than a quarter of it apart. **{memory}**: {what}."
+        "A ratio is the median time of a whole training step (two forward passes, backward, optimizer, zero_grad) "
+        "divided by that of its baseline from `torch.optim`, measured alternately in one process after a warm-up. ~ "
+        f"marks an interquartile range of more than 25 % of the median. **{memory}**: {meaning}."
     )
 
 
 def source(result: Result) -> str:
+    """Return machine, versions and command of a result."""
     about = result["machine"]
     gpu = f"{about['gpu']} (CUDA {about['cuda']}), " if "gpu" in about else ""
-    quick = "**A quick run: for a first look only.** " if result["quick"] else ""
+    quick = "**Quick run, not representative.** " if result["quick"] else ""
     threads = result.get("threads", about["threads"])
-    load = "" if about["load"] is None else f", load {about['load']:.1f} at the start"
+    load = "" if about["load"] is None else f", load {about['load']:.1f} at start"
     return (
         f"{quick}{gpu}{about['cpu']}, {about['cores']} cores, {threads} thread{'s' * (threads != 1)}{load}, torch "
         f"{about['torch']}, Python {about['python']}, unstale {about['unstale']}, {about['date']}. "
@@ -56,43 +57,38 @@ def source(result: Result) -> str:
 
 def _targets(name: str, result: Result, device: str) -> list[str]:
     rows = [[t.what, t.wanted, t.measured, "met" if t.met else "**not met**"] for t in targets(name, result, device)]
-    said = [table(["target", "wanted", "measured", ""], rows)]
+    parts = [table(["target", "wanted", "measured", ""], rows)]
     if "disagreement" in result:
-        said.append(f"Both take the same steps: in float64 they part by {result['disagreement']:.0e} of the way in 30.")
-    return said
+        difference = f"{result['disagreement']:.0e}"
+        parts.append(f"Both take the same steps: the relative difference after 30 steps in float64 is {difference}.")
+    return parts
 
 
 def _mlp(result: Result, memory: str) -> list[str]:
-    """A line a cell, a column a correction; what few cells have goes below, in lines of its own."""
+    """Return a table with one row per cell and one column per correction."""
     names = ["diagonal", "dense", "window", "oracle"]
-    lines, further = [], []
+    lines = []
     for cell in result["cells"]:
         where = cell["where"]
         rows = {row["name"]: row for row in cell["rows"]}
         head = [str(where["width"]), f"{where['parameters']:,}", str(where["batch"]), str(where["beta"])]
         baseline = f"{'~' * _is_noisy(rows['SGD'])}{rows['SGD']['ms']:.3f} ({_number(rows['SGD'][_key(memory)])})"
         lines.append([*head, baseline, *(_short(rows[name], memory) for name in names)])
-        if len(rows) > len(names) + 1:
-            further.append({**cell, "rows": [row for row in cell["rows"] if row["name"] != "SGD"]})
     header = ["width", "n", "batch", "β", f"SGD: ms ({memory})", *(f"{name}: ratio ({memory})" for name in names)]
-    parts = [table(header, lines), *_horizons(result), *_unfilled(result)]
-    if further:
-        parts.append('With bare parameters ("unobserved": `model.parameters()` in place of `model`):')
-        parts += _long(dict(cells=further), memory)
-    return parts
+    return [table(header, lines), *_horizons(result), *_unfilled(result)]
 
 
 def _horizons(result: Result) -> list[str]:
     found = sorted(
         {(row["name"], cell["where"]["beta"], row["horizon"]) for cell in result["cells"] for row in cell["rows"]}
     )
-    said = [f"{name} {horizon} at β = {beta}" for name, beta, horizon in found if horizon and "," not in name]
-    return [f"Batches remembered: {', '.join(said)}."]
+    texts = [f"{name} {horizon} at β = {beta}" for name, beta, horizon in found if horizon and "," not in name]
+    return [f"Batches remembered: {', '.join(texts)}."]
 
 
 def _unfilled(result: Result) -> list[str]:
     if any(_is_unfilled(row) for cell in result["cells"] for row in cell["rows"]):
-        return ["† Timed before it had made as many steps as it remembers; its state had its full size already."]
+        return ["† Timed before as many steps as its horizon were made; its state already had its full size."]
     return []
 
 
@@ -107,7 +103,7 @@ def _short(row: dict[str, Any], memory: str) -> str:
 
 
 def _ratio(row: dict[str, Any]) -> str:
-    """The ratio with its marks: ~ for noise, † for a window that was not full."""
+    """Return the ratio with its marks: ~ for noise, † for a window that was not full."""
     return f"{'~' * _is_noisy(row)}{row['ratio']:.2f}{'†' * _is_unfilled(row)}"
 
 
@@ -121,7 +117,7 @@ def _key(memory: str) -> str:
 
 
 def _long(result: Result, memory: str) -> list[str]:
-    """A line a candidate."""
+    """Return a table with one row per candidate."""
     faster = any("times_faster" in row for cell in result["cells"] for row in cell["rows"])
     growth = any("growth_mib" in row for cell in result["cells"] for row in cell["rows"])
     lines = []
@@ -139,15 +135,15 @@ def _long(result: Result, memory: str) -> list[str]:
                 line += [_number(row[_key(memory)])]
                 line += ["?" if row["growth_mib"] is None else _number(row["growth_mib"])] if growth else []
             lines.append(line)
-    header = ["", "candidate", "ms a step (quartiles)", "ratio"]
-    header += ["times faster than plain"] if faster else []
-    header += [memory] + (["process growth in a step, MiB"] if growth else [])
+    header = ["", "candidate", "ms per step (quartiles)", "ratio"]
+    header += ["speed-up vs plain"] if faster else []
+    header += [memory] + (["process growth per step, MiB"] if growth else [])
     return [table(header, lines), *_unfilled(result)]
 
 
 def _where(where: dict[str, Any]) -> str:
-    words = dict(width="width {}", parameters="n = {:,}", batch="batch {}", beta="β = {}", precision="{}")
-    return ", ".join(words[key].format(what) for key, what in where.items())
+    formats = dict(width="width {}", parameters="n = {:,}", batch="batch {}", beta="β = {}", precision="{}")
+    return ", ".join(formats[key].format(value) for key, value in where.items())
 
 
 def _number(mib: float) -> str:
@@ -155,6 +151,7 @@ def _number(mib: float) -> str:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
     header = list(header)
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""Measure time and memory of the corrected optimizers, and write results as JSON and as a page.
+"""Measure time and memory of the corrected optimizers, and write results as JSON and Markdown.
 
 PYTHONPATH=src python benchmarks/run.py --device cpu --suite all
 """
@@ -29,7 +29,7 @@ def main() -> None:
         with tf32(False, device):
             found = SUITES[name](device, options.quick)
         results[name] = {**about, "seconds": time.perf_counter() - start, **found}
-        write(out, results, device.type)  # after every suite, so that a run cut short keeps what it has
+        write(out, results, device.type)  # after every suite, so that an interrupted run keeps its results
     print(out.with_suffix(".md").read_text())
 
 
@@ -37,19 +37,21 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time and memory of training steps with corrected momentum.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
-    parser.add_argument("--out", type=Path, help="JSON file, with the page beside it; default: results/<device>.json")
-    parser.add_argument("--quick", action="store_true", help="a few cells, under a minute, to see that all runs")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file; the Markdown page is written next to it; default: results/<device>.json"
+    )
+    parser.add_argument("--quick", action="store_true", help="a few cells, under a minute, as a smoke test")
     return parser.parse_args()
 
 
 def command(options: argparse.Namespace) -> str:
-    """The command that gives these results again, wherever it is run."""
+    """Return the command that reproduces these results."""
     quick = " --quick" * options.quick
     return f"PYTHONPATH=src python benchmarks/run.py --device {options.device} --suite {options.suite}{quick}"
 
 
 def write(out: Path, results: dict[str, Any], device: str) -> None:
-    """Suites measured before stay as they were, each with the machine that it was measured on."""
+    """Write JSON and Markdown; ``results`` includes suites of earlier runs with their own machine."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
     out.with_suffix(".md").write_text(page(results, device))

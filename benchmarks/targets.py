@@ -1,4 +1,4 @@
-"""What the library set out to reach, beside what was measured. Met or not, it is on the page."""
+"""Performance targets of the library, compared with the measurements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 
 class Target(NamedTuple):
+    """One target and its measurement."""
+
     what: str
     wanted: str
     measured: str
@@ -13,13 +15,13 @@ class Target(NamedTuple):
 
 
 def targets(suite: str, result: dict[str, Any], device: str) -> list[Target]:
-    """The targets that a suite's results speak to."""
+    """Return the targets that apply to the results of a suite."""
     cells = result["cells"]
     if suite == "mlp":
         ratios = [row["ratio"] for cell in cells for row in cell["rows"] if row["name"] == "diagonal"]
         return [
             Target(
-                "diagonal over SGD, in every cell",
+                "diagonal / SGD, in every cell",
                 "≤ 1.5",
                 f"{min(ratios):.2f} to {max(ratios):.2f}",
                 max(ratios) <= 1.5,
@@ -29,14 +31,16 @@ def targets(suite: str, result: dict[str, Any], device: str) -> list[Target]:
         return [Target(t["what"], f"≥ {t['at_least']:g}", f"{t['measured']:.1f}", t["met"]) for t in result["targets"]]
     found = []
     rows = {row["name"]: row for cell in cells if cell["where"]["precision"] == "float32" for row in cell["rows"]}
-    found.append(_at_most("diagonal over SGD", rows["diagonal"], 1.5))
+    found.append(_at_most("diagonal / SGD", rows["diagonal"], 1.5))
     if device == "cuda":
         for horizon, most in ((20, 2.5), (46, 4.0)):
             row = rows.get(f"window, H = {horizon}")
             if row is not None:
-                found.append(_at_most(f"window over SGD, H = {horizon}, float32", row, most))
+                found.append(_at_most(f"window / SGD, H = {horizon}, float32", row, most))
                 peak = row["peak_mib"] / 1024
-                found.append(Target(f"its peak memory, H = {horizon}", "< 4 GiB", f"{peak:.2f} GiB", peak < 4))
+                found.append(
+                    Target(f"peak memory of the window, H = {horizon}", "< 4 GiB", f"{peak:.2f} GiB", peak < 4)
+                )
     return found
 
 

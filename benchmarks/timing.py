@@ -1,7 +1,7 @@
-"""Times of several training steps, measured side by side.
+"""Times several training steps in alternation.
 
-A machine's speed drifts: clocks, caches, neighbours. So all candidates run in one process and take turns, a few steps
-each, round after round, and whatever drifts hits all of them alike. Medians over the turns are compared.
+The speed of a machine drifts. All candidates run in one process and take turns of a few steps, so that drift affects
+all of them alike. Medians over the turns are compared.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 Step = Callable[[], None]
 
-TURN = 0.01  # seconds that a turn of a quick step should last, to drown the clock's own noise
-SLOW = 3.0  # seconds from which a single step counts as slow, and is repeated only a few times
+MIN_TURN_SECONDS = 0.01  # so that clock noise is negligible
+SLOW_STEP_SECONDS = 3.0  # slower steps are repeated only a few times
 
 
 @dataclass(frozen=True)
@@ -31,32 +31,34 @@ class Timing:
     steps_per_turn: int
 
 
-def interleaved(steps: Mapping[str, Step], device: torch.device, seconds: float, rounds: int = 40) -> dict[str, Timing]:
-    """Time warm ``steps`` in turns, for about ``seconds`` in all.
+def time_interleaved(
+    steps: Mapping[str, Step], device: torch.device, seconds: float, rounds: int = 40
+) -> dict[str, Timing]:
+    """Time ``steps`` in turns after their warm-up, for about ``seconds`` in total.
 
-    A slow step sits out some of the rounds, so as not to take more than its share, but has at least five turns, or
-    three if one step takes longer than ``SLOW``.
+    A slow step skips some of the rounds, so that it does not take more than its share, but has at least five turns, or
+    three if one step takes longer than ``SLOW_STEP_SECONDS``.
     """
     share = seconds / len(steps)
     once = {name: min(timed(step, device) for _ in range(2)) for name, step in steps.items()}
-    length = {name: min(50, max(1, round(TURN / once[name]))) for name in steps}
+    length = {name: min(50, max(1, round(MIN_TURN_SECONDS / once[name]))) for name in steps}
     every: dict[str, int] = {}
     for name in steps:
         turns = int(share / (once[name] * (length[name] + 1)))
-        every[name] = ceil(rounds / min(rounds, max(3 if once[name] > SLOW else 5, turns)))
+        every[name] = ceil(rounds / min(rounds, max(3 if once[name] > SLOW_STEP_SECONDS else 5, turns)))
     found: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds):
         for name, step in steps.items():
             if number % every[name]:
                 continue
-            if once[name] < SLOW / 10:
-                step()  # untimed: bring this candidate's memory back into the caches
+            if once[name] < SLOW_STEP_SECONDS / 10:
+                step()  # untimed: bring this candidate's data back into the cache
             found[name].append(timed(step, device, length[name]))
     return {name: _summary(found[name], length[name]) for name in steps}
 
 
 def timed(step: Step, device: torch.device, repeat: int = 1) -> float:
-    """Seconds per step of ``repeat`` steps in a row."""
+    """Return seconds per step of ``repeat`` consecutive steps."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(repeat):
@@ -65,10 +67,10 @@ def timed(step: Step, device: torch.device, repeat: int = 1) -> float:
     return (time.perf_counter() - start) / repeat
 
 
-def warm_up(step: Step, device: torch.device, wanted: int, seconds: float, least: int = 3) -> int:
-    """Run ``wanted`` steps, or as many as fit into ``seconds`` (but at least ``least``), and return how many."""
+def warm_up(step: Step, device: torch.device, steps: int, seconds: float, min_steps: int = 3) -> int:
+    """Run ``steps`` steps, or as many as fit into ``seconds`` (but at least ``min_steps``), and return how many."""
     start, done = time.perf_counter(), 0
-    while done < least or (done < wanted and time.perf_counter() - start < seconds):
+    while done < min_steps or (done < steps and time.perf_counter() - start < seconds):
         step()
         synchronize(device)
         done += 1
@@ -76,7 +78,7 @@ def warm_up(step: Step, device: torch.device, wanted: int, seconds: float, least
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device; a CPU is never behind."""
+    """Wait for the device; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

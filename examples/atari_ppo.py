@@ -4,7 +4,7 @@ Ordinary PPO, but for two things. The critic's targets look 5 steps ahead, to va
 gradient goes through ``optimizer.backward``, which is told how they move; the actor's is added to it by the usual
 ``loss.backward()``, and takes part in the same momentum as it is.
 
-    pip install 'unstale[atari]'
+    pip install . gymnasium ale-py
     python examples/atari_ppo.py --device cuda                        # Adam
     python examples/atari_ppo.py --device cuda --correction window    # the same, its critic corrected
 
@@ -29,7 +29,7 @@ EPOCHS, CLIP, ENTROPY, VALUE_WEIGHT, MAX_NORM = 4, 0.1, 0.01, 0.5, 0.5
 
 
 class ActorCritic(nn.Module):
-    """Logits of actions ``[m, actions]`` and values ``[m]``, from the last four pictures: bytes, ``[m, 4, 84, 84]``."""
+    """Logits of actions ``[m, actions]`` and values ``[m]``, from the last four frames: bytes, ``[m, 4, 84, 84]``."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class ActorCritic(nn.Module):
         nn.init.zeros_(self.policy.weight)  # all actions begin about equally likely
         self.float()
 
-    def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.trunk(pictures.to(torch.float32) / 255)
+    def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(frames.to(torch.float32) / 255)
         return self.policy(features), self.value(features).squeeze(-1)
 
 
@@ -87,7 +87,7 @@ def main(
     """Learn from so many steps of all games together, and return the scores of the games that ended, in order."""
     torch.manual_seed(seed)
     envs = make_games(game, games)
-    pictures, info = envs.reset(seed=seed)
+    frames, info = envs.reset(seed=seed)
     model = ActorCritic(int(envs.single_action_space.n)).to(device)
     optimizer = unstale.CorrectedAdam(model, lr=lr, eps=1e-5, correction=correction, horizon=20)
 
@@ -103,12 +103,12 @@ def main(
         # Play.
         with torch.no_grad():
             for t in range(rollout):
-                states[t] = torch.from_numpy(pictures)
+                states[t] = torch.from_numpy(frames)
                 logits, values[t] = model(states[t])
                 policy = torch.distributions.Categorical(logits=logits)
                 actions[t] = policy.sample()
                 log_probs[t] = policy.log_prob(actions[t])
-                pictures, reward, terminated, truncated, info = envs.step(actions[t].cpu().numpy())
+                frames, reward, terminated, truncated, info = envs.step(actions[t].cpu().numpy())
                 over = terminated | truncated
                 score += reward
                 finished += score[over].tolist()
@@ -116,7 +116,7 @@ def main(
                 rewards[t] = torch.from_numpy(np.sign(reward))
                 ended[t] = torch.from_numpy(over | (info["lives"] < lives))  # an episode is a life
                 lives = info["lives"]
-            states[-1] = torch.from_numpy(pictures)
+            states[-1] = torch.from_numpy(frames)
             values[-1] = model(states[-1])[1]
 
         # Learn.

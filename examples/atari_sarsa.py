@@ -4,7 +4,7 @@ Several games run side by side. After every 5 steps of all of them the network l
 Its targets contain its own values, which move with it: what Adam's momentum remembers was computed for targets of
 before. ``--correction`` makes up for that.
 
-    pip install 'unstale[atari]'
+    pip install . gymnasium ale-py
     python examples/atari_sarsa.py                        # Adam
     python examples/atari_sarsa.py --correction window    # the same, corrected
 
@@ -29,7 +29,7 @@ EXPLORING, LEAST_RANDOM = 50_000, 0.05  # the share of random actions falls from
 
 
 class QNetwork(nn.Module):
-    """Values of all actions, ``[m, actions]``, from the last four pictures, bytes of ``[m, 4, 84, 84]``."""
+    """Values of all actions, ``[m, actions]``, from the last four frames, bytes of ``[m, 4, 84, 84]``."""
 
     def __init__(self, actions: int, width: int = 16) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class QNetwork(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Conv2d(width, actions, 6), nn.Flatten()).float()
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):
-                # As torch draws them, five such layers leave little of what tells one picture from another.
+                # With torch's default initialization, differences between frames shrink to 1 % over five layers.
                 nn.init.kaiming_normal_(layer.weight, a=0.01)
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, frames: Tensor) -> Tensor:
         # Channels last: on a CPU these convolutions are then several times as fast.
-        return self.layers(pictures.to(torch.float32, memory_format=torch.channels_last) / 255)
+        return self.layers(frames.to(torch.float32, memory_format=torch.channels_last) / 255)
 
 
 def make_games(game: str, count: int) -> ale_py.vector_env.AtariVectorEnv:
@@ -87,25 +87,25 @@ def main(
     """Learn from so many steps of all games together, and return the scores of the games that ended, in order."""
     torch.manual_seed(seed)
     envs = make_games(game, games)
-    pictures, _ = envs.reset(seed=seed)
+    frames, _ = envs.reset(seed=seed)
     model = QNetwork(int(envs.single_action_space.n)).to(device)
     optimizer = unstale.CorrectedAdam(model, lr=lr, correction=correction, horizon=20)
 
     finished: list[float] = []
     score, began, made = np.zeros(games), time.perf_counter(), 0
-    state = torch.from_numpy(pictures).to(device)
+    state = torch.from_numpy(frames).to(device)
     action = choose(model, state, made)
     print(f"{'steps':>10}{'seconds':>10}{'score':>10}{'loss':>10}")
     while made < steps:
         # Play.
         states, actions, rewards, ended = [state], [action], [], []
         for _ in range(N_STEP):
-            pictures, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
+            frames, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())
             over = terminated | truncated
             score += reward
             finished += score[over].tolist()
             score[over] = 0
-            state = torch.from_numpy(pictures).to(device)
+            state = torch.from_numpy(frames).to(device)
             action = choose(model, state, made)
             states.append(state)
             actions.append(action)

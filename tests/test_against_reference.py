@@ -56,7 +56,7 @@ def compare(model, twin, optimizer, reference, stream, steps, lrs=None, toleranc
         optimizer.zero_grad()
         reference.step(other.batch(twin), None if lrs is None else lrs[step])
         torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=tolerance, atol=tolerance)
-    assert (parameters_of(model) - start).abs().max() > 1e-3  # it went somewhere
+    assert (parameters_of(model) - start).abs().max() > 1000 * tolerance  # it went somewhere
 
 
 @pytest.mark.parametrize("trust", [None, 0.3], ids=["free", "bounded"])

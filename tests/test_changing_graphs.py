@@ -147,7 +147,8 @@ def test_layers_called_with_other_parameters():
 
 
 @pytest.mark.parametrize("correction", ["diagonal", "dense", "window"])
-@pytest.mark.parametrize("style", ["one call", "two calls"])
+@pytest.mark.filterwarnings("ignore::unstale.ConstantTargetWarning")
+@pytest.mark.parametrize("style", ["one call", "two calls", "constant target"])
 def test_inputs_may_be_refilled_before_the_step(correction, style):
     """A static input buffer, as for CUDA graphs, is the user's again once ``backward`` has returned."""
     paths = []
@@ -160,6 +161,8 @@ def test_inputs_may_be_refilled_before_the_step(correction, style):
             x = torch.randn(2 * M, 40, generator=g)
             if style == "one call":
                 value, next_value = net(x).squeeze(-1).chunk(2)
+            elif style == "constant target":
+                value, next_value = net(x).squeeze(-1), torch.zeros(2 * M)
             else:
                 value, next_value = net(x[:M]).squeeze(-1), net(x[M:]).squeeze(-1)
             optimizer.backward(value, 1 + 0.9 * next_value)

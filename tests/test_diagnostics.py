@@ -81,7 +81,7 @@ OPTIMIZERS = {
     "sgd": lambda m, **o: unstale.CorrectedSGD(m, lr=0.2, beta=BETA, **o),
     "adam": lambda m, **o: unstale.CorrectedAdam(m, lr=0.05, betas=(BETA, 0.99), **o),
     "rmsprop": lambda m, **o: unstale.CorrectedRMSprop(m, lr=0.02, beta=BETA, **o),
-    "tdprop": lambda m, **o: unstale.CorrectedTDprop(m, lr=0.02, betas=(BETA, 0.99), **o),
+    "tdprop": lambda m, **o: unstale.CorrectedTDprop(m, lr=0.02, betas=(BETA, 0.99), eps=1e-2, **o),
 }
 CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
 

@@ -27,7 +27,7 @@ PER_SAMPLE_LAYERS = ["autograd_graph", "gradients", "jacobian", "row_rules", "la
 
 def imports(path: Path):
     """Absolute imports by name, and relative ones as parts of the library."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name.split(".")[0], False) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:

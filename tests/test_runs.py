@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unstale.corrections import Blocks, Diagonal, Window
-from unstale.momentum import correct
-from unstale.momentum import running_mean_ as mean_
+from unstale.momentum import correct, running_mean_
 from unstale.per_sample.gradients import Linearization
 
 CORRECTIONS = {
@@ -28,7 +27,7 @@ def walk(correction, v, u, slope, curvature, d, beta, trust=1.0):
     for t in range(len(v)):
         batch = Linearization.of_matrices(v[t], u[t], slope[t], curvature[t])
         eta = correction.update(memory, batch, d[t] if t else torch.zeros_like(d[0]), beta)
-        mean_(mu, batch.gradient(batch.slope), beta)
+        running_mean_(mu, batch.gradient(batch.slope), beta)
         path.append(correct(mu, eta, trust).momentum.clone())
     return torch.stack(path)
 

@@ -133,7 +133,7 @@ def test_targets_keep_batch_axes() -> None:
             reward.flatten(), q.flatten(0, 1), terminated.flatten(), 0.9)),
     ):  # fmt: skip
         assert whole.shape == (2, 3)
-        assert torch.equal(whole.flatten(), flat)
+        torch.testing.assert_close(whole.flatten(), flat, rtol=1e-12, atol=1e-12)
 
 
 # ------------------------------------------------------------------ trajectories
@@ -232,8 +232,8 @@ def test_the_ends_of_the_range(case: Trajectory) -> None:
     rewards, next_values, terminated, truncated, gamma = case.tensors()
     one = targets.td(rewards, next_values, terminated, gamma)
     trajectory = rewards, next_values, terminated, truncated, gamma
-    torch.testing.assert_close(targets.n_step(*trajectory, n=1), one, rtol=0, atol=0)
-    torch.testing.assert_close(targets.td_lambda(*trajectory, lam=0.0), one, rtol=0, atol=0)
+    torch.testing.assert_close(targets.n_step(*trajectory, n=1), one, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(targets.td_lambda(*trajectory, lam=0.0), one, rtol=1e-12, atol=1e-12)
     # λ = 1 is Monte Carlo: all rewards of the episode, and a bootstrap where it was cut.
     returns, later = [], 0.0
     for t in reversed(range(len(case.rewards))):
@@ -256,7 +256,7 @@ def test_trajectories_side_by_side_equal_each_alone(cases: list[Trajectory], n: 
         whole = function(*together, 0.9, last)
         assert whole.shape == (5, 2, 3)
         each = torch.stack([function(*one, last) for one in alone], 1)
-        torch.testing.assert_close(whole.flatten(1), each, rtol=0, atol=0)
+        torch.testing.assert_close(whole.flatten(1), each, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])

@@ -1,13 +1,15 @@
-"""Break the mathematics on purpose, one line at a time, and see that the tests notice.
+"""Break the code on purpose, one line at a time, and check that the tests notice.
 
-    python tools/mutants.py
+    python tools/mutants.py                # all mutants
+    python tools/mutants.py flip window    # those whose names contain one of these words
 
-Copies the project to a temporary folder for each mutant, changes it there, and runs the tests that compare with the
-slow oracles. A mutant that survives is a hole in the tests; the exit status says how many there were.
+Each mutant is applied to a copy of the project in a temporary directory, and the tests that should fail are run there.
+A mutant that survives is a gap in the tests. The exit status is the number of surviving mutants.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,108 +18,233 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = [
-    f"tests/test_{name}.py"
-    for name in ("against_reference", "runs", "window", "graphs_that_change", "optimizer_contract", "lab_engine")
-]
+COPIED = ("src", "lab", "tests", "pyproject.toml", "conftest.py")
 
 
 class Mutant(NamedTuple):
-    """``old`` stands once in ``file`` and becomes ``new``."""
+    """``old`` occurs once in ``file`` and is replaced by ``new``. One of ``tests`` has to fail."""
 
     name: str
     file: str
     old: str
     new: str
+    tests: tuple[str, ...]
 
 
-BLOCKS, DIAGONAL, WINDOW = (f"corrections/{name}.py" for name in ("blocks", "diagonal", "window"))
-NETWORK, TRAINING = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training"))
+BLOCKS, DIAGONAL, WINDOW = (f"src/unstale/corrections/{name}.py" for name in ("blocks", "diagonal", "window"))
+GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES = (
+    f"src/unstale/per_sample/{name}.py" for name in ("gradients", "linearize", "layer_rules", "row_rules")
+)
+MOMENTUM, OPTIMIZER, PARAM_GROUP = (f"src/unstale/{name}.py" for name in ("momentum", "_optimizer", "_param_group"))
+NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
+
+REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ = (
+    f"tests/test_{name}.py"
+    for name in (
+        "against_reference",
+        "runs",
+        "window",
+        "changing_graphs",
+        "optimizer_contract",
+        "linearize",
+        "row_rules",
+        "fuzz",
+    )
+)
+ENGINE = "lab/tests/test_engine.py"
+CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
+PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
+
 MUTANTS = [
+    # Corrections
     Mutant(
-        "no transpose on ζ (dense)",
+        "no transpose of ζ (dense)",
         BLOCKS,
         "_by_block(weighted, span, size), _by_block(u, span, size)",
         "_by_block(u, span, size), _by_block(weighted, span, size)",
+        CORRECTIONS,
     ),
-    Mutant("what waits is not decayed (dense)", BLOCKS, 'decay_(waiting["weight"], beta)', "pass"),
-    Mutant("ζ is not decayed while samples wait (dense)", BLOCKS, 'waiting["decay"] * beta', 'waiting["decay"]'),
+    Mutant("buffered samples are not decayed (dense)", BLOCKS, 'decay_(buffer["weight"], beta)', "pass", CORRECTIONS),
     Mutant(
-        "ζ_t for ζ_{t-1} (diagonal)",
+        "ζ is not decayed while samples are buffered (dense)",
+        BLOCKS,
+        'buffer["decay"] * beta',
+        'buffer["decay"]',
+        CORRECTIONS,
+    ),
+    Mutant(
+        "ζ_t instead of ζ_{t-1} (diagonal)",
         DIAGONAL,
         "        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n        batch.mix_diagonal(zeta, beta)\n",
         "        batch.mix_diagonal(zeta, beta)\n        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n",
+        CORRECTIONS,
     ),
-    Mutant("a missing β (dense)", BLOCKS, 'return decay_(memory["eta"], beta)', 'return memory["eta"]'),
-    Mutant("a missing β (diagonal)", DIAGONAL, "value=-1), beta)", "value=-1), 1.0)"),
-    Mutant("a missing β (window)", WINDOW, 'for name in ("weight", ', "for name in ("),
-    Mutant("the bootstrap's gradient dropped (written out)", "linearize.py", "else both[0] + both[1]", "else both[0]"),
+    Mutant("missing β (dense)", BLOCKS, 'return decay_(memory["eta"], beta)', 'return memory["eta"]', CORRECTIONS),
+    Mutant("missing β (diagonal)", DIAGONAL, "value=-1), beta)", "value=-1), 1.0)", CORRECTIONS),
+    Mutant("missing β (window)", WINDOW, 'for name in ("weight", ', "for name in (", CORRECTIONS),
     Mutant(
-        "the bootstrap's gradient dropped (factored)",
-        "samples.py",
+        "new batch keeps the shift of its slot (window)",
+        WINDOW,
+        'memory["shift"].index_fill_(-1, slot, 0.0)',
+        "pass",
+        CORRECTIONS,
+    ),
+    Mutant(
+        "v instead of u (window)", GRADIENTS, "return (self.tensors[1] @ d", "return (self.tensors[0] @ d", CORRECTIONS
+    ),
+    Mutant("no trust bound", MOMENTUM, ".clamp(max=1.0)", ".clamp(max=1.0) * 0 + 1", CORRECTIONS),
+    Mutant(
+        "μ instead of μ̂ (literal recursion)",
+        OPTIMIZER,
+        '["literal"] = momentum *',
+        '["literal"] = state["mu"] *',
+        CORRECTIONS,
+    ),
+    # Per-sample gradients
+    Mutant(
+        "no gradient of the target (materialized)",
+        LINEARIZE,
+        "v if y is None else v + y",
+        "v",
+        (REFERENCE, *PER_SAMPLE),
+    ),
+    Mutant(
+        "no gradient of the target (factored)",
+        GRADIENTS,
         "a, b = self.tensors\n        d = self._matrix",
         "a, b = (t[: self.head] for t in self.tensors)\n        d = self._matrix",
+        (REFERENCE, *PER_SAMPLE),
     ),
-    Mutant("μ for μ̂ (literal recursion)", "base.py", '["literal"] = momentum *', '["literal"] = state["mu"] *'),
-    Mutant("the new batch shifted by the last move (window)", WINDOW, "start, width).zero_()", "start, width)"),
-    Mutant("no trust bound", "momentum.py", ".clamp(max=1.0)", ".clamp(max=1.0) * 0 + 1"),
+    Mutant("sign of the target", LINEARIZE, "1.0 if role == 0 else -1.0", "1.0", PER_SAMPLE),
+    Mutant("output gradients keep the slope", LINEARIZE, "b / each if is_matrix", "b if is_matrix", (REFERENCE, FUZZ)),
     Mutant(
-        "rows never confirmed",
-        "rows.py",
-        "if plan is None or not plan.in_order or graph.surface is None:",
-        "if plan is None:",
+        "division by slopes of zero",
+        LINEARIZE,
+        "or not bool((slope.abs() > smallest).all())",
+        "or False",
+        (REFERENCE, FUZZ, CONTRACT),
     ),
-    Mutant("scaling never noticed", "gradients.py", "return torch.equal(", "return True or torch.equal("),
+    Mutant("missing rows count", LINEARIZE, "present = place < counts", "present = place <= counts", PER_SAMPLE),
+    Mutant("inputs are not copied", LINEARIZE, "else parts[0].clone()", "else parts[0]", PER_SAMPLE),
     Mutant(
-        "factored gradients compared once",
-        "linearize.py",
-        "uses.bit_count() == 1 or signature in self._moving",
-        "uses == 1",
+        "weight that is not transposed",
+        LAYER_RULES,
+        "(a, b_) if transposed else (b_, a)",
+        "(a, b_)",
+        PER_SAMPLE,
+    ),
+    Mutant("gradient of the padding row (embedding)", LAYER_RULES, "if padding >= 0:", "if False:", PER_SAMPLE),
+    Mutant(
+        "flip as an elementwise operation", ROW_RULES, '"FlipBackward0": flip,', '"FlipBackward0": unary,', PER_SAMPLE
     ),
     Mutant(
-        "the bootstrap's gradient dropped (engine)", NETWORK, "torch.cat([ones, -discount], -1)", "ones.repeat(1, 2)"
+        "broadcast rows belong to one sample",
+        ROW_RULES,
+        "result = common(owner, spread, reason)",
+        "result = owner[tuple(slice(1) if d in spread else slice(None) for d in range(owner.ndim))]",
+        PER_SAMPLE,
     ),
-    Mutant("the oracle counts batches that never were", TRAINING, "self.ages <= self.step_number", "self.ages >= 0"),
-    Mutant("diverged runs go on", TRAINING, "< DIVERGED) & (self.diverged_at < 0)", "< DIVERGED)"),
-    Mutant("targets are frozen once", TRAINING, "self.method.target_every == 0", "self.method.target_every < 0"),
+    Mutant(
+        "reduced rows belong to one sample",
+        ROW_RULES,
+        "highest if bool(((owner == highest) | (owner < 0)).all()) else Shared(reason)",
+        "highest",
+        PER_SAMPLE,
+    ),
+    Mutant(
+        "row picked twice belongs to one sample",
+        ROW_RULES,
+        "rows if torch.equal(rows[index], owner) else Shared(reason)",
+        "rows",
+        PER_SAMPLE,
+    ),
+    Mutant(
+        "row with two consumers belongs to one sample",
+        ROW_RULES,
+        "if bool(((a == b) | (a < 0) | (b < 0)).all()):",
+        "if True:",
+        PER_SAMPLE,
+    ),
+    Mutant(
+        "view keeps the owner unchanged",
+        ROW_RULES,
+        "if owner.ndim == 0 or (owner.ndim == 1 and in_shape and in_shape[0] == out_shape[0]):",
+        "if True:",
+        PER_SAMPLE,
+    ),
+    # Scaled gradients
+    Mutant("scaling is not inferred", PARAM_GROUP, "if torch.equal(left, now):", "if True:", (CONTRACT,)),
+    Mutant(
+        "factor from a single entry", PARAM_GROUP, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
+    ),
+    Mutant("clipping leaves the batch unscaled", OPTIMIZER, "group.record_scaling(factor)", "pass", (CONTRACT,)),
+    # The laboratory's engine
+    Mutant(
+        "no gradient of the target (engine)",
+        NETWORK,
+        "torch.cat([ones, -discount], -1)",
+        "ones.repeat(1, 2)",
+        (ENGINE,),
+    ),
+    Mutant(
+        "oracle counts batches before the first", TRAINING, "self.ages <= self.step_number", "self.ages >= 0", (ENGINE,)
+    ),
+    Mutant(
+        "diverged runs continue",
+        TRAINING,
+        "< DIVERGENCE_THRESHOLD) & (self.diverged_at < 0)",
+        "< DIVERGENCE_THRESHOLD)",
+        (ENGINE,),
+    ),
+    Mutant(
+        "target network copied once",
+        TRAINING,
+        "self.method.target_every == 0",
+        "self.method.target_every < 0",
+        (ENGINE,),
+    ),
     Mutant(
         "drift of the next batch",
-        "lab/src/unstale_lab/engine/data.py",
-        "self._present - until - self._ages",
-        "self._present - self._ages",
+        DATA,
+        "self._position - skip - self._ages",
+        "self._position - self._ages",
+        (ENGINE,),
     ),
-    Mutant("v for u (window)", "samples.py", "return (self.tensors[1] @ d", "return (self.tensors[0] @ d"),
 ]
 
 
 def survives(mutant: Mutant) -> bool:
+    """Return whether the tests pass with the mutant."""
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("src", "tests", "pyproject.toml"):
+        for part in COPIED:
             source, copy = ROOT / part, Path(folder) / part
             shutil.copytree(source, copy) if source.is_dir() else shutil.copy(source, copy)
-        target = Path(folder) / "src/unstale" / mutant.file
-        text = target.read_text()
+        target = Path(folder) / mutant.file
+        text = target.read_text("utf-8")
         if text.count(mutant.old) != 1:
             sys.exit(
-                f"{mutant.name}: its line is {text.count(mutant.old)} times in {mutant.file}; mend tools/mutants.py"
+                f"{mutant.name}: its line occurs {text.count(mutant.old)} times in {mutant.file}; fix tools/mutants.py"
             )
-        target.write_text(text.replace(mutant.old, mutant.new))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS]
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        target.write_text(text.replace(mutant.old, mutant.new), "utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
+        paths = [str(Path(folder) / part) for part in ("src", "lab/src", "tests", "lab/tests")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         if run.returncode not in (0, 1):
             sys.exit(f"{mutant.name}: the tests did not run\n{run.stdout}{run.stderr}")
         return run.returncode == 0
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
     alive = 0
-    for mutant in MUTANTS:
+    for mutant in chosen:
         lives = survives(mutant)
         alive += lives
         print(f"{'SURVIVES' if lives else 'killed  '}  {mutant.name}", flush=True)
-    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} killed")
+    print(f"{len(chosen) - alive} of {len(chosen)} killed")
     return alive
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Summaries that look like measured ones, the same every time, for the tests of what is drawn and written."""
+"""Deterministic synthetic summaries for tests of plots and reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from unstale_lab.figures.base import Comparison, Panel, Series, Verdict
+from unstale_lab.figures.figure import Comparison, Panel, Series, Verdict
 from unstale_lab.summary import Summary
 
 STEPS = np.linspace(0, 5000, 51)
@@ -14,7 +14,7 @@ FLOORS = {"momentum": 0.06, "oracle": 0.034, "full": 0.038, "diagonal": 0.05, "d
 
 
 def curve(method: str, floor: float, rate: float = 1.0, ends_at: int | None = None, **more) -> Series:
-    """An error that falls to its floor, with noise; infinite from the ``ends_at``-th point on."""
+    """Return a noisy error curve that falls to its floor; infinite from point ``ends_at`` on."""
     noise = np.random.default_rng(len(method)).normal(0, 0.03, len(STEPS))
     y = (floor + 0.6 * np.exp(-rate * STEPS / 700)) * np.exp(noise)
     low, high = 0.88 * y, 1.15 * y
@@ -58,7 +58,7 @@ def summary(name: str, title: str, claims: tuple[int, ...], panels, verdicts, **
 
 
 def replay() -> Summary:
-    """Curves in two panels, one method diverging in one of them."""
+    """Return two panels of curves; one method diverges in one of them."""
     gentle = [curve(method, floor, 1 + i / 4, runs=180) for i, (method, floor) in enumerate(FLOORS.items())]
     harsh = [
         curve("momentum", 0.11, runs=180),
@@ -90,7 +90,7 @@ def replay() -> Summary:
 
 
 def online() -> Summary:
-    """A claim with two readings."""
+    """Return a claim with two readings."""
     methods = [(method, FLOORS[method]) for method in ("momentum", "oracle", "full", "diagonal")]
     panels = (
         Panel("damped", "steps", "mean squared error", [curve(m, 0.22 + f / 9, 0.4, runs=300) for m, f in methods]),
@@ -105,7 +105,7 @@ def online() -> Summary:
             interval=(-0.02, 0.01),
             p=0.62,
             runs=1200,
-            reading="damped, as the text has it",
+            reading="damped, as in the paper's text",
         ),
         Verdict(
             4,
@@ -124,7 +124,7 @@ def online() -> Summary:
 
 
 def learning_rate() -> Summary:
-    """Few points on logarithmic axes, a dashed line, a method that has no colour of its own, awkward characters."""
+    """Return few points on logarithmic axes, a dashed line, a line without a method, and special characters."""
     rates = np.array([0.001, 0.005, 0.01, 0.05, 0.1, 0.5])
     bowl = 0.05 + 0.1 * np.log10(rates / 0.1) ** 2
     series = [
@@ -138,11 +138,11 @@ def learning_rate() -> Summary:
 
 
 def cost() -> Summary:
-    """A claim that is counted, not drawn."""
+    """Return a claim without panels."""
     verdict = Verdict(25, "holds", "2n + n² numbers for n = 305, and 3n.", runs=4)
     return summary("claim25", "What the correction costs", (25,), (), (verdict,), runs=4, diverged=0, seconds=0.2)
 
 
 def summaries() -> list[Summary]:
-    """In no order."""
+    """Return all summaries, unordered."""
     return [cost(), learning_rate(), replay(), online()]

@@ -1,4 +1,4 @@
-"""The command line: what it says, and that whatever can be mended by its user is one line that says how."""
+"""The command line: its output, and that every error that a user can fix is one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -72,7 +74,7 @@ def fails_with(code):
     return fail
 
 
-# What it says.
+# Output.
 
 
 def test_list_says_every_figure_and_what_of_it_is_there(call, store):
@@ -95,7 +97,7 @@ def test_reproduce_says_what_there_is_to_do_and_does_it_once(call, tmp_path):
     code, printed, said = call(*command)
     assert code == 0 and printed == ""
     assert said[0] == "claim24 at scale smoke: 8 runs, 8 to do"
-    assert said[-1].startswith("8 runs in ") and said[-1].endswith(f" s, kept in {tmp_path / 'new'}")
+    assert said[-1].startswith("8 runs in ") and said[-1].endswith(f" s, stored in {tmp_path / 'new'}")
     before = contents(tmp_path / "new")
     assert call(*command) == (0, "", ["claim24 at scale smoke: 8 runs, 0 to do"])
     assert contents(tmp_path / "new") == before
@@ -147,18 +149,21 @@ def test_report_on_nothing_says_what_to_do(call, tmp_path):
     code, printed, said = call("report", "--store", tmp_path / "none", "--out", tmp_path / "report")
     assert code == 0 and Path(printed.strip()).exists()
     (line,) = said
-    assert "no figure is whole" in line and "unstale-lab reproduce fig3" in line
+    assert "no figure is complete" in line and "unstale-lab reproduce fig3" in line
 
 
 @pytest.mark.parametrize(
     "command, options",
     [
-        ((), ["list", "reproduce", "report", "show", "train-expert"]),
+        ((), ["list", "reproduce", "report", "show", "data"]),
         (("list",), ["--store"]),
         (("reproduce",), ["FIGURE", "--scale smoke|quick|paper", "--device cpu|cuda", "--jobs", "--store"]),
         (("report",), ["--store", "--out", "--open"]),
         (("show",), ["--store"]),
-        (("train-expert",), ["--path", "--seed", "--values-only"]),
+        (("data",), ["atari", "svhn", "expert"]),
+        (("data", "atari"), ["GAME", "--expert", "--transitions", "--jobs", "--seed"]),
+        (("data", "svhn"), ["--data"]),
+        (("data", "expert"), ["--path", "--seed", "--values-only"]),
     ],
 )
 def test_help_names_every_option(call, command, options):
@@ -173,10 +178,10 @@ def test_stopped_by_its_user(call, store, monkeypatch):
 
     monkeypatch.setattr(sweep, "run_batches", stop)
     code, _, said = call("reproduce", "fig16", *SMOKE, "--store", store)
-    assert code == 130 and said[-1].startswith("stopped: ")
+    assert code == 130 and said[-1].startswith("interrupted")
 
 
-# What it refuses.
+# Errors.
 
 
 @pytest.fixture
@@ -189,8 +194,8 @@ def refused(call, store):
         assert code == 2 and printed == ""
         assert contents(store) == before
         (line,) = (line for line in said if not re.match(r"\S+ at scale |\d+ of \d+ runs", line))
-        assert line.startswith("unstale: ")
-        return line.removeprefix("unstale: ")
+        assert line.startswith("unstale-lab: ")
+        return line.removeprefix("unstale-lab: ")
 
     return refused
 
@@ -215,7 +220,7 @@ def test_an_unknown_scale_suggests_the_nearest(refused, store, scale, nearest):
 
 def test_a_negative_number_of_processes(refused, store):
     line = refused("reproduce", "fig3", "--scale", "smoke", "--jobs", "-2", "--store", store)
-    assert line.startswith("--jobs -2: ") and "0 chooses" in line
+    assert line.startswith("--jobs -2: ") and "or 0 for" in line
 
 
 def raises(error):
@@ -235,11 +240,11 @@ def raises(error):
 def test_a_gpu_whose_memory_is_full(refused, store, monkeypatch, error):
     monkeypatch.setattr(sweep, "run_batches", raises(error))
     line = refused("reproduce", "fig16", *SMOKE, "--store", store)
-    assert "memory of the GPU is full" in line and "--jobs" in line
+    assert "GPU is out of memory" in line and "--jobs" in line
 
 
 @pytest.mark.parametrize("error", [ValueError("too many values to unpack"), RuntimeError("shapes differ")])
-def test_mistakes_of_the_program_keep_their_traceback(call, store, monkeypatch, error):
+def test_other_errors_keep_their_traceback(call, store, monkeypatch, error):
     monkeypatch.setattr(sweep, "run_batches", raises(error))
     with pytest.raises(type(error), match=str(error)):
         call("reproduce", "fig16", *SMOKE, "--store", store)
@@ -285,7 +290,7 @@ def test_a_store_of_another_version(refused, store, command):
     path = min(store.iterdir())
     pq.write_table(pq.read_table(path).replace_schema_metadata({"unstale.store": "7"}), path)
     line = refused(*command, "--store", store, before=contents(store))
-    assert str(path) in line and "version 7" in line and "version 1" in line
+    assert str(path) in line and "version 7" in line and "version 2" in line
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
@@ -302,7 +307,7 @@ def test_a_store_that_is_read_only_is_known_before_anything_is_computed(refused,
 
 
 def test_a_disk_that_fills_while_computing(refused, store, monkeypatch):
-    monkeypatch.setattr(Store, "_publish", fails_with(errno.ENOSPC))
+    monkeypatch.setattr("unstale_lab.store.write_file", fails_with(errno.ENOSPC))
     line = refused("reproduce", "fig16", *SMOKE, "--store", store)
     assert line == f"cannot write to the store {store}: No space left on device"
 
@@ -320,13 +325,13 @@ def test_an_expert_that_cannot_be_read(refused, store, monkeypatch, tmp_path, co
         path.write_bytes(content)
     problems.load.cache_clear()  # another test may have loaded the sound one
     line = refused("reproduce", "fig14", *SMOKE, "--store", store)
-    assert line.startswith(f"cannot use the expert {path}: ") and "`unstale-lab train-expert acrobot`" in line
+    assert line.startswith(f"cannot use the expert {path}: ") and "`unstale-lab data expert acrobot`" in line
 
 
 def test_an_expert_for_a_problem_without_one(refused):
-    line = refused("train-expert", "mountain_car")
-    assert line.startswith("cannot train an expert for 'mountain_car', only for acrobot and cartpole and for games: ")
-    assert refused("train-expert", "mountain_car", "--values-only") == line
+    line = refused("data", "expert", "mountain_car")
+    assert line.startswith("cannot train an expert for 'mountain_car', only for acrobot and cartpole and Atari games: ")
+    assert refused("data", "expert", "mountain_car", "--values-only") == line
 
 
 @pytest.mark.parametrize(
@@ -338,11 +343,13 @@ def test_an_expert_for_a_problem_without_one(refused):
     ],
 )
 def test_options_of_learning_a_game_where_none_is_learned(refused, options, named):
-    assert refused("train-expert", *options) == f"{named} can be chosen only where a game is learned"
+    assert (
+        refused("data", "expert", *options) == f"{named} can only be given when an expert for an Atari game is trained"
+    )
 
 
 def test_learning_from_no_steps(refused, tmp_path):
-    assert refused("train-expert", "ms_pacman", "--steps", "0", "--path", tmp_path / "e") == (
+    assert refused("data", "expert", "ms_pacman", "--steps", "0", "--path", tmp_path / "e") == (
         "steps must be at least 1, not 0"
     )
 
@@ -357,7 +364,7 @@ def test_the_beginning_of_several_ids(refused, store):
     assert refused("show", "", "--store", store).startswith("20 runs have ids that begin with ''")
 
 
-# What it mends.
+# Damaged files.
 
 
 @pytest.mark.parametrize(
@@ -388,5 +395,95 @@ def test_a_figure_of_which_a_file_is_damaged_is_not_drawn(call, store, tmp_path)
     flip(damaged, span(damaged, "evaluation")[-1])  # the file still opens, and says which runs it has
     code, printed, said = call("report", "--store", store, "--out", tmp_path / "report")
     assert code == 0
-    assert said[0].startswith(f"warning: {damaged} is damaged") and "no figure is whole" in said[1]
+    assert said[0].startswith(f"warning: {damaged} is damaged") and "no figure is complete" in said[1]
     assert FIGURES["fig3"].settings not in Path(printed.strip()).read_text("utf-8")
+
+
+# Interrupts, seeds and terminals.
+
+
+def in_a_process(code, **environment):
+    """Runs Python code in a process of its own."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=120)
+
+
+INTERRUPTED_IMPORT = """
+import importlib.abc, os, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(1000):
+                    pass
+            except BaseException:  # as extension modules do
+                raise ImportError("initialization failed")
+
+sys.meta_path.insert(0, Interrupt())
+from unstale_lab.cli import main
+main(["reproduce", "fig3", "--scale", "smoke", "--store", {store!r}])
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["tyro", "rich.console", "numpy.linalg", "torch", "pyarrow", "unstale_lab.engine.sweep"]
+)
+def test_an_interrupt_during_imports_is_one_line(tmp_path, module):
+    code = INTERRUPTED_IMPORT.format(module=module, store=str(tmp_path / "store"))
+    done = in_a_process(code)
+    errors = done.stderr.decode().splitlines()
+    assert done.returncode == 130
+    assert len(errors) == 1 and errors[0].startswith("interrupted")
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**32), "99999999999999999999999"])
+@pytest.mark.parametrize(
+    "command", [("data", "expert", "cartpole"), ("data", "expert", "ms_pacman"), ("data", "atari", "ms_pacman")]
+)
+def test_a_seed_out_of_range(refused, tmp_path, command, seed):
+    options = ["--data", tmp_path] if "atari" in command else ["--path", tmp_path / "expert"]
+    line = refused(*command, "--seed", seed, *options)
+    assert line == f"--seed {seed}: give a whole number from 0 to 4294967295"
+    assert not (tmp_path / "expert").exists()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=lambda environment: " ".join(f"{name}={value}" for name, value in environment.items()),
+)
+def test_terminals_without_unicode(store, tmp_path, environment):
+    """Everything that prints: tables, help, errors, and a path that such a terminal cannot show."""
+    code = f"""
+import os
+from unstale_lab.cli import main
+for arguments, wanted in [
+    (["list", "--store", {str(store)!r}], 0),
+    (["show", {FIG3[0].id!r}, "--store", {str(store)!r}], 0),
+    (["report", "--store", {str(store)!r}, "--out", {str(tmp_path)!r} + os.fsdecode(b"/\\xce\\xb2")], 0),
+    (["reproduce", "fig3", "--scale", "smoke", "--store", {str(store)!r}], 0),
+    (["reproduce", "fig\\u03b2", "--store", {str(store)!r}], 2),
+    (["--help"], 0),
+    (["data", "--help"], 0),
+    (["reproduce", "--help"], 0),
+    (["reproduce", "--\\u03b2"], 2),
+]:
+    code = 0
+    try:
+        main(arguments)
+    except SystemExit as exit:
+        code = exit.code
+    assert code == wanted, (arguments, code)
+"""
+    done = in_a_process(code, PYTHONWARNINGS="ignore", **environment)
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr and b"fig3" in done.stdout

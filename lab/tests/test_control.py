@@ -1,4 +1,4 @@
-"""Runs that play real games, through the plan, the sweep and the store like any others; killed and gone on with."""
+"""Control runs on real games: plan, sweep, store, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from unstale_lab import checkpoint
 from unstale_lab.checkpoint import Checkpoint
-from unstale_lab.engine import control
-from unstale_lab.engine.control import Control, is_control
+from unstale_lab.engine import control_training
+from unstale_lab.engine.control_training import ControlTraining, _finite_points, _forward_fill, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import missing, run_batches
+from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
-from unstale_lab.figures.claim23 import scored
-from unstale_lab.mistakes import UserError
+from unstale_lab.figures.claim23 import with_valid_scores
 from unstale_lab.store import Store
 
 SARSA = Run(
@@ -32,35 +32,35 @@ PPO = Run(
 CURVES = {"score", "drift", "agreement of batches", "agreement if uncorrected", "bounded", "staleness"}
 
 
-PLAY = control.evaluate
+PLAY = control_training.evaluate
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(control, "PPO_GAMES", 4)
-    monkeypatch.setattr(control, "PPO_ROLLOUT", 8)
-    monkeypatch.setattr(control, "evaluate", lambda policy, games, seed: [123.0] * games)
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(control_training, "PPO_GAMES", 4)
+    monkeypatch.setattr(control_training, "PPO_ROLLOUT", 8)
+    monkeypatch.setattr(control_training, "evaluate", lambda policy, games, seed: [123.0] * games)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     yield
     torch.set_flush_denormal(False)
 
 
-def sweep(store, run, progress=lambda *told: None):
+def sweep(store, run, progress=lambda *args: None):
     run_batches(missing([run], store, "cpu"), store, "cpu", 1, progress)
     return store.load([run])[run]
 
 
-def told(run):
-    """A progress, and the steps it was told of."""
+def recording_progress(run):
+    """Return a progress callback and the list of steps it records."""
     steps = []
     return (lambda finished, made, cost: steps.append(made)), steps
 
 
 @pytest.mark.parametrize("method", ["adam", "adam_window"])
 @pytest.mark.parametrize("run", [SARSA, PPO], ids=["sarsa", "ppo"])
-def test_a_run_is_recorded_like_any_other(tmp_path, run, method):
+def test_control_run_is_recorded(tmp_path, run, method):
     run = replace(run, method=method)
-    store, (progress, steps) = Store(tmp_path / "store"), told(run)
+    store, (progress, steps) = Store(tmp_path / "store"), recording_progress(run)
     record = sweep(store, run, progress)
     assert sum(steps) == run.steps
     assert record.at.tolist() == np.linspace(0, run.steps, 51).round().tolist()
@@ -69,7 +69,7 @@ def test_a_run_is_recorded_like_any_other(tmp_path, run, method):
     assert all(np.isfinite(curve).all() and len(curve) == 51 for curve in record.curves.values())
     assert record.curves["drift"].min() > 0  # without a correction too
     for kind in ("of batches", "if uncorrected"):
-        assert -1 <= record.curves[f"agreement {kind}"].min() <= record.curves[f"agreement {kind}"].max() <= 1
+        assert np.abs(record.curves[f"agreement {kind}"]).max() <= 1 + 1e-5  # cosines, to rounding
     assert (record.curves["staleness"][-1] > 0) == (method != "adam")
     assert set(record.curves["evaluation score"]) == {123}
     assert record.diverged_at is None and record.seconds > 0 and record.numbers_kept > record.parameters > 600
@@ -77,8 +77,8 @@ def test_a_run_is_recorded_like_any_other(tmp_path, run, method):
 
 
 @pytest.mark.parametrize("run", [SARSA, PPO], ids=["sarsa", "ppo"])
-def test_a_run_that_was_killed_goes_on(tmp_path, monkeypatch, run):
-    store, (follow, before) = Store(tmp_path / "store"), told(run)
+def test_killed_run_resumes(tmp_path, monkeypatch, run):
+    store, (follow, before) = Store(tmp_path / "store"), recording_progress(run)
 
     def kill_half_way(*news):
         follow(*news)
@@ -92,28 +92,28 @@ def test_a_run_that_was_killed_goes_on(tmp_path, monkeypatch, run):
     assert len(saved["points"]) == len(before) and saved["points"][-1][0] == sum(before)
     assert len(store.load([run])) == 0
 
-    monkeypatch.setattr(checkpoint, "EVERY", 1e9)
-    (progress, after) = told(run)
+    monkeypatch.setattr(checkpoint, "INTERVAL", 1e9)
+    (progress, after) = recording_progress(run)
     record = sweep(store, run, progress)
-    assert after[0] == sum(before) and sum(after) == run.steps  # what was made before is told of again, at once
+    assert after[0] == sum(before) and sum(after) == run.steps  # resumed steps are reported at once
     assert record.seconds > saved["points"][-1][1] > 0
     assert not list((store.path / "_partial").iterdir())
 
 
-def test_the_frozen_policy_plays_whole_games_in_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "evaluate", PLAY)
+def test_final_policy_is_evaluated_on_whole_games(tmp_path, monkeypatch):
+    monkeypatch.setattr(control_training, "evaluate", PLAY)
     record = sweep(Store(tmp_path), replace(SARSA, steps=20))
     assert 60 <= record.curves["evaluation score"][0] <= 2000
 
 
-def test_a_store_is_read_while_runs_are_under_way(tmp_path):
+def test_store_is_readable_during_a_sweep(tmp_path):
     store = Store(tmp_path / "store")
     sweep(store, replace(SARSA, steps=40))
     (store.path / "_partial" / "some.pt").write_bytes(b"half a run")
     assert len(pq.read_table(store.path)) == 1
 
 
-def test_each_run_is_a_batch_of_its_own_and_the_longest_come_first():
+def test_control_runs_are_not_batched_and_longest_come_first():
     runs = grid(problem=["ms_pacman_sarsa", "ms_pacman_ppo"], method=["adam", "adam_window"], seed=[0, 1], batch=4)
     runs += [replace(runs[0], steps=10 * runs[0].steps), *grid(problem="mountain_car", seed=[0, 1], steps=100)]
     batches = plan(runs, "cpu")
@@ -124,14 +124,14 @@ def test_each_run_is_a_batch_of_its_own_and_the_longest_come_first():
     assert costs == sorted(costs, reverse=True)
 
 
-def test_a_run_that_diverges_ends_there(tmp_path, monkeypatch):
-    trained = control.sarsa.sarsa_values
+def test_diverged_run_stops(tmp_path, monkeypatch):
+    trained = control_training.sarsa.sarsa_values
 
     def diverges(model, batch):
         value, target = trained(model, batch)
         return value, target * (torch.inf if diverging else 1.0)
 
-    monkeypatch.setattr(control.sarsa, "sarsa_values", diverges)
+    monkeypatch.setattr(control_training.sarsa, "sarsa_values", diverges)
     diverging = False
 
     def begin(finished, made, cost):
@@ -145,15 +145,15 @@ def test_a_run_that_diverges_ends_there(tmp_path, monkeypatch):
     for name, finite in {"staleness": True, "bounded": True, "drift": False, "score": False}.items():
         assert (np.isfinite(record.curves[name]) == (finite & (record.at < 20))).all()
     assert set(record.curves["evaluation score"]) == {np.inf}
-    assert scored([record])[0].curves["evaluation score"][-1] == 1
+    assert with_valid_scores([record])[0].curves["evaluation score"][-1] == 1
 
 
-def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):
+def test_run_that_diverges_in_the_first_step(monkeypatch, tmp_path):
     def diverges(model, batch):
         value = model(batch.state)[:, 0]
         return value, value * torch.inf
 
-    monkeypatch.setattr(control.sarsa, "sarsa_values", diverges)
+    monkeypatch.setattr(control_training.sarsa, "sarsa_values", diverges)
     record = sweep(Store(tmp_path), replace(SARSA, method="adam"))
     assert record.diverged_at == 0 and set(record.curves) == CURVES | {"evaluation score"}
     assert all(np.isinf(curve).all() for curve in record.curves.values())
@@ -162,20 +162,20 @@ def test_a_run_that_diverges_at_once_has_curves_too(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"problem": "mspacman_sarsa"}, "unknown game 'mspacman': did you mean ms_pacman?"),
-        ({"method": "adam_frozen"}, "unknown method of control 'adam_frozen': did you mean adam"),
-        ({"method": "momentum"}, "unknown method of control 'momentum'"),
-        ({"network": "mlp"}, "Sarsa learns with the network small_atari, not mlp"),
-        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps do not divide by 5 a minibatch"),
+        ({"problem": "mspacman_sarsa"}, "unknown control problem 'mspacman_sarsa': did you mean ms_pacman_sarsa?"),
+        ({"method": "adam_frozen"}, "unknown control method 'adam_frozen': did you mean adam"),
+        ({"method": "momentum"}, "unknown control method 'momentum'"),
+        ({"network": "mlp"}, "Sarsa needs network='small_atari', got 'mlp'"),
+        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps are not divisible by the minibatch size 5"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(wrong, why):
+def test_invalid_runs_are_rejected(wrong, why):
     with pytest.raises(UserError) as error:
-        Control(replace(SARSA, **wrong), "cpu")
+        ControlTraining(replace(SARSA, **wrong), "cpu")
     assert str(error.value).startswith(why) and "\n" not in str(error.value)
 
 
-def test_games_that_are_not_installed_are_one_line(monkeypatch):
+def test_missing_ale_py_is_reported(monkeypatch):
     there = builtins.__import__
 
     def not_there(name, *rest):
@@ -184,12 +184,18 @@ def test_games_that_are_not_installed_are_one_line(monkeypatch):
         return there(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", not_there)
-    with pytest.raises(UserError, match=r"^games need ale-py: pip install 'unstale\[atari\]'$"):
-        Control(SARSA, "cpu")
+    with pytest.raises(UserError, match=r"^Atari games need ale-py: pip install 'unstale-lab\[atari\]'$"):
+        ControlTraining(SARSA, "cpu")
 
 
-def test_values_are_carried_forward_to_marks():
+def test_forward_fill():
     at, read = np.array([0, 10, 20, 30, 40]), ([5, 20, 25], [np.nan, 2.0, 3.0])
-    assert control._carried(at, control._known(*read, None)).tolist() == [2, 2, 2, 3, 3]
-    assert control._carried(at, control._known(*read, 35)).tolist() == [2, 2, 2, 3, np.inf]
-    assert control._known([5], [np.nan], None) == []
+    assert _forward_fill(at, _finite_points(*read, None)).tolist() == [2, 2, 2, 3, 3]
+    assert _forward_fill(at, _finite_points(*read, 35)).tolist() == [
+        2,
+        2,
+        2,
+        3,
+        np.inf,
+    ]
+    assert _finite_points([5], [np.nan], None) == []

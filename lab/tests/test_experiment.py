@@ -98,7 +98,7 @@ def test_one_way_to_write_a_run():
 )
 def test_a_value_of_another_type_is_named(wrong):
     (name,) = wrong
-    with pytest.raises(ValueError, match=f"^{name} is of the type .* and cannot be "):
+    with pytest.raises(ValueError, match=f"^{name} must be of type .*, got "):
         Run(**wrong)
 
 

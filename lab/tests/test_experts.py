@@ -11,14 +11,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from unstale_lab import experts
-from unstale_lab.experts import TASKS, keep_values, score, train, train_and_save
-from unstale_lab.mistakes import UserError
-from unstale_lab.problems import REPLAYS, control, policies, replay
-from unstale_lab.problems.kept_values import values_path
+from unstale_lab import cross_entropy_search
+from unstale_lab.cross_entropy_search import TASKS, estimate_values, score, train, train_and_save
+from unstale_lab.errors import DataError, UserError
+from unstale_lab.problems import REPLAYS, environment, policies, replay
 from unstale_lab.problems.policies import Expert, expert_path, load_expert
 from unstale_lab.problems.replay import Replay
-from unstale_lab.problems.tensor_file import ExpertError
+from unstale_lab.problems.value_file import values_path
 
 TASK = TASKS["cartpole"]
 
@@ -36,22 +35,22 @@ def tensors(hidden: int = 3) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def quick_training(monkeypatch):
-    monkeypatch.setattr(experts, "GENERATIONS", 12)
-    monkeypatch.setattr(experts, "POPULATION", 48)
-    monkeypatch.setattr(experts, "EPISODES", 4)
-    monkeypatch.setattr(experts, "FINAL_EPISODES", 16)
-    monkeypatch.setattr(experts, "SCORED_EPISODES", 100)
+    monkeypatch.setattr(cross_entropy_search, "GENERATIONS", 12)
+    monkeypatch.setattr(cross_entropy_search, "POPULATION", 48)
+    monkeypatch.setattr(cross_entropy_search, "EPISODES", 4)
+    monkeypatch.setattr(cross_entropy_search, "FINAL_EPISODES", 16)
+    monkeypatch.setattr(cross_entropy_search, "SCORED_EPISODES", 100)
 
 
 @pytest.fixture
 def few_values(monkeypatch):
-    monkeypatch.setattr(control, "EPISODES", 8)
+    monkeypatch.setattr(environment, "PARALLEL_EPISODES", 8)
     monkeypatch.setattr(replay, "TRANSITIONS", 500)
     monkeypatch.setitem(REPLAYS, "cartpole", partial(Replay, TASK, states=8, rollouts=4))
 
 
 @pytest.mark.parametrize(
-    ("problem", "name", "at_least"), [("acrobot", "Acrobot-v1", -95), ("cartpole", "CartPole-v1", 500)]
+    ("problem", "name", "at_least"), [("acrobot", "Acrobot-v1", -100), ("cartpole", "CartPole-v1", 500)]
 )
 def test_the_projects_experts_play_well_in_gymnasium(problem, name, at_least):
     task = TASKS[problem]
@@ -74,7 +73,7 @@ def test_the_projects_experts_play_well_in_gymnasium(problem, name, at_least):
 @pytest.mark.parametrize("problem", TASKS)
 def test_the_projects_experts_say_how_they_were_made_and_what_they_score(problem):
     known = about(expert_path(problem))
-    assert known["command"] == f"unstale-lab train-expert {problem}"
+    assert known["command"] == f"unstale-lab data expert {problem}"
     found = score(TASKS[problem], load_expert(expert_path(problem), TASKS[problem]), seed=1)
     assert found == pytest.approx(float(known["score"]), rel=0.05)
     assert float(known["score"]) > {"acrobot": -86, "cartpole": 480}[problem]
@@ -82,14 +81,14 @@ def test_the_projects_experts_say_how_they_were_made_and_what_they_score(problem
 
 def test_training_learns(quick_training, monkeypatch):
     """The whole population gets better. The score of the best would not tell: chance alone finds good ones."""
-    means, fitness = [], experts._fitness
+    means, fitness = [], cross_entropy_search._fitness
 
     def recorded(*arguments):
         found = fitness(*arguments)
         means.append(found.mean().item())
         return found
 
-    monkeypatch.setattr(experts, "_fitness", recorded)
+    monkeypatch.setattr(cross_entropy_search, "_fitness", recorded)
     expert = train("cartpole", seed=1)
     *generations, elite = means
     assert generations[-1] > 3 * generations[0]
@@ -97,7 +96,7 @@ def test_training_learns(quick_training, monkeypatch):
 
 
 def test_training_is_the_same_for_the_same_seed(quick_training, monkeypatch):
-    monkeypatch.setattr(experts, "GENERATIONS", 2)
+    monkeypatch.setattr(cross_entropy_search, "GENERATIONS", 2)
     first, again, other = train("cartpole"), train("cartpole"), train("cartpole", seed=1)
     assert torch.equal(first.hidden_weight, again.hidden_weight)
     assert not torch.equal(first.hidden_weight, other.hidden_weight)
@@ -106,7 +105,7 @@ def test_training_is_the_same_for_the_same_seed(quick_training, monkeypatch):
 def test_a_trained_expert_is_kept_and_found_again_with_its_values(quick_training, few_values, tmp_path):
     path = tmp_path / "experts" / "cartpole.safetensors"
     told = train_and_save("cartpole", path, seed=3)
-    assert about(path) == told and told["command"] == "unstale-lab train-expert cartpole --seed 3"
+    assert about(path) == told and told["command"] == "unstale-lab data expert cartpole --seed 3"
     assert sorted(path.parent.iterdir()) == [path, values_path(path)]
     assert f"{score(TASK, load_expert(path, TASK)):.1f}" == told["score"]
     assert REPLAYS["cartpole"](expert=path).values()["training"].state.shape == (8, 5)
@@ -115,9 +114,9 @@ def test_a_trained_expert_is_kept_and_found_again_with_its_values(quick_training
 def test_values_are_kept_without_another_training(few_values, tmp_path):
     path = tmp_path / "cartpole.safetensors"
     path.write_bytes(expert_path("cartpole").read_bytes())
-    told = keep_values("cartpole", path)
+    told = estimate_values("cartpole", path)
     assert about(values_path(path)) == told
-    assert told["command"] == "unstale-lab train-expert cartpole --values-only" and told["rollouts"] == "4"
+    assert told["command"] == "unstale-lab data expert cartpole --values-only" and told["rollouts"] == "4"
     assert path.read_bytes() == expert_path("cartpole").read_bytes()
     problem = REPLAYS["cartpole"](expert=path)
     computed = problem.compute_values()
@@ -131,18 +130,18 @@ def test_values_are_kept_without_another_training(few_values, tmp_path):
 
 def test_the_projects_values_say_how_they_were_made():
     known = about(values_path(expert_path("cartpole")))
-    assert known["command"] == "unstale-lab train-expert cartpole --values-only" and known["rollouts"] == "256"
+    assert known["command"] == "unstale-lab data expert cartpole --values-only" and known["rollouts"] == "256"
 
 
 def test_exact_values_are_not_kept():
     with pytest.raises(UserError, match="the values of acrobot are exact"):
-        keep_values("acrobot")
+        estimate_values("acrobot")
     assert not values_path(expert_path("acrobot")).exists()
 
 
 def test_only_some_problems_have_experts():
     with pytest.raises(UserError, match="only for acrobot and cartpole"):
-        keep_values("regression")
+        estimate_values("regression")
     with pytest.raises(UserError, match="no expert to train for 'regression', only for acrobot and cartpole"):
         train("regression")
 
@@ -168,15 +167,15 @@ BROKEN = {
 def test_a_bad_file_is_named_with_the_way_out(how, tmp_path):
     path = tmp_path / "cartpole.safetensors"
     BROKEN[how](path)
-    with pytest.raises(ExpertError) as caught:
+    with pytest.raises(DataError) as caught:
         load_expert(path, TASK)
     message = str(caught.value)
-    assert str(path) in message and "unstale-lab train-expert cartpole" in message and "\n" not in message
+    assert str(path) in message and "unstale-lab data expert cartpole" in message and "\n" not in message
 
 
 def test_a_problem_with_a_bad_expert_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(policies, "DIRECTORY", tmp_path)
-    with pytest.raises(ExpertError, match="cannot use the expert"):
+    with pytest.raises(DataError, match="cannot use the expert"):
         Replay(TASK, states=1)
 
 
@@ -198,7 +197,7 @@ BAD_VALUES = {
         lambda path: save_file(load_file(path), path, about(path) | {"rollouts": "8"}),
         "its rollouts is 8, not 256",
     ),
-    "without a word": (lambda path: save_file(load_file(path), path), "not told"),
+    "without a word": (lambda path: save_file(load_file(path), path), "missing"),
     "of other states": (changed(training_state=torch.zeros(256, 4)), "(256, 4)"),
     "of fewer states": (changed(evaluation_value=torch.zeros(255)), "(255,)"),
     "not finite": (changed(training_value=torch.full((256,), torch.nan)), "not finite"),
@@ -215,11 +214,11 @@ def test_values_that_do_not_belong_to_the_expert_are_refused(how, tmp_path):
     assert values_path(path) == kept
     damage, why = BAD_VALUES[how]
     damage(kept)
-    with pytest.raises(ExpertError) as caught:
+    with pytest.raises(DataError) as caught:
         problem.values()
     message = str(caught.value)
     assert message.startswith(f"cannot use the values {kept}: ") and why in message and "\n" not in message
-    assert message.endswith(" with `unstale-lab train-expert cartpole --values-only`.")
+    assert message.endswith(" with `unstale-lab data expert cartpole --values-only`.")
 
 
 def test_a_fingerprint_is_of_all_weights():

@@ -1,4 +1,4 @@
-"""What is kept of a figure, drawn and written: nothing lost on the way, nothing made up."""
+"""Summaries, plots and reports: data is preserved and rendered correctly."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ import matplotlib
 import numpy as np
 import pytest
 
-from unstale_lab.drawing import METHOD_STYLE, finite_line, label, legend, method_label, panel_note, styles
-from unstale_lab.figures.base import METHODS, Panel, Series, Verdict
+from unstale_lab.drawing import finite_line, legend, panel_note, series_label, styles
+from unstale_lab.errors import DataError
+from unstale_lab.figures.figure import Panel, Series, Verdict
+from unstale_lab.figures.formatting import label
+from unstale_lab.files import write_file
+from unstale_lab.methods import METHODS
 from unstale_lab.plots import draw, mathtext, save
 from unstale_lab.report import CLAIMS, claim_records, write
 from unstale_lab.report.html import html_report
-from unstale_lab.report.interactive import SYMBOLS, chart
 from unstale_lab.report.markdown import markdown_report
-from unstale_lab.report.tables import ROWS, panel_table
-from unstale_lab.report.words import OUTCOMES, answer
-from unstale_lab.summary import Summary, in_order, read_summaries, write_file, write_summary
+from unstale_lab.report.overview import OUTCOMES, describe_results
+from unstale_lab.report.plotly_charts import SYMBOLS, chart
+from unstale_lab.report.tables import MAX_ROWS, panel_table
+from unstale_lab.summary import Summary, in_order, read_summaries, write_summary
 
 
-def not_json(constant):
+def reject_constant(constant):
     raise AssertionError(f"{constant} is not JSON")
 
 
-def panel_of(*series: Series, **more) -> Panel:
+def make_panel(*series: Series, **more) -> Panel:
     return Panel("title", "x", "y", series, **more)
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def report_folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
     assert write(lab_samples.summaries(), out) == out / "report.html"
     return out
@@ -43,9 +47,9 @@ def written(tmp_path_factory):
 
 
 @pytest.mark.parametrize("summary", lab_samples.summaries(), ids=lambda s: s.name)
-def test_a_summary_survives_its_file(summary):
+def test_summary_json_round_trip(summary):
     text = summary.to_json()
-    json.loads(text, parse_constant=not_json)
+    json.loads(text, parse_constant=reject_constant)
     again = Summary.from_json(text)
     assert again.to_json() == text
     assert Summary.from_json(again.to_json()) == again or "nan" in text  # nan differs from itself
@@ -62,14 +66,14 @@ def test_a_summary_survives_its_file(summary):
             )
 
 
-def test_infinities_come_back_as_numbers():
+def test_infinities_round_trip():
     again = Summary.from_json(lab_samples.replay().to_json())
     assert again.panels[1].series[2].y[-1] == math.inf
     assert again.verdicts[0].comparisons[2].effect == math.inf
     assert again.verdicts[0].comparisons[2].interval == (0.2, math.inf)
 
 
-def test_figures_come_in_the_order_of_their_numbers(tmp_path):
+def test_summaries_are_in_numerical_order(tmp_path):
     names = ["claim20", "fig10", "fig3", "claim4", "fig1"]
     for name in names:
         write_summary(replace(lab_samples.cost(), name=name), tmp_path)
@@ -77,14 +81,45 @@ def test_figures_come_in_the_order_of_their_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: text.replace('"runs"', '"runes"')])
-def test_a_damaged_summary_is_reported_by_name(tmp_path, damage):
+def test_damaged_summary_is_named_in_the_error(tmp_path, damage):
     path = write_summary(lab_samples.replay(), tmp_path)
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(ValueError, match=r"fig3\.json is not a summary"):
+    path.write_text(damage(path.read_text("utf-8")), "utf-8")
+    with pytest.raises(DataError, match=r"fig3\.json is not a summary"):
         read_summaries(tmp_path)
 
 
-def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside",
+        "/tmp/outside",
+        "a/b",
+        "..",
+        ".",
+        "",
+        "fig3.json",
+        "fig3\n",
+        "Fig3",
+        "fig 3",
+        "é",
+        3,
+        None,
+        ["fig3"],
+    ],
+)
+def test_invalid_summary_names_are_rejected(tmp_path, name):
+    own = json.loads(lab_samples.replay().to_json())
+    out = tmp_path / "out"
+    (out / "summaries").mkdir(parents=True)
+    (out / "summaries" / "fig3.json").write_text(json.dumps(own | {"name": name}))
+    with pytest.raises(DataError, match=r"fig3\.json is not a summary \(its name must consist of"):
+        read_summaries(out)
+    with pytest.raises((ValueError, TypeError)):
+        write([replace(lab_samples.replay(), name=name)], out)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "summaries", "fig3.json"]
+
+
+def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = write_file(tmp_path / "deep" / "file", b"old")
 
     def full_disk(self, target):
@@ -100,24 +135,24 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
 # Claims
 
 
-def test_every_claim_has_a_record_and_those_without_data_were_not_run():
+def test_every_claim_has_a_record():
     records = claim_records(lab_samples.summaries())
     assert [record["claim"] for record in records] == [claim.number for claim in CLAIMS] == list(range(1, 26))
     assert {record["claim"] for record in records if record["verdict"] != "not run"} == {3, 4, 19, 25}
     assert records[0]["command"] is None and records[0]["runs"] == 0
 
 
-def test_a_claim_read_in_two_ways_is_judged_by_the_first():
+def test_first_reading_decides_the_claim():
     record = claim_records(lab_samples.summaries())[3]
     assert record["verdict"] == "does not hold"
     assert [(r["reading"], r["verdict"]) for r in record["readings"]] == [
-        ("damped, as the text has it", "does not hold"),
+        ("damped, as in the paper's text", "does not hold"),
         ("undamped", "holds"),
     ]
     assert record["readings"][1]["comparisons"][0]["a"] == "oracle"
 
 
-def test_parts_of_a_claim_may_come_from_different_figures():
+def test_readings_of_a_claim_from_different_figures():
     pacman = replace(lab_samples.cost(), name="fig17", verdicts=(Verdict(12, "holds", "", reading="MsPacman"),))
     car = replace(lab_samples.cost(), name="fig16", verdicts=(Verdict(12, "inconclusive", "", reading="Car"),))
     record = claim_records([pacman, car])[11]
@@ -125,73 +160,73 @@ def test_parts_of_a_claim_may_come_from_different_figures():
     assert [reading["section"] for reading in record["readings"]] == ["fig16", "fig17"]
 
 
-def test_the_answer_counts_the_verdicts():
+def test_describe_results_counts_verdicts():
     records = claim_records(lab_samples.summaries())
-    assert answer(records).startswith(
-        "Of the paper's 25 claims, 4 are measured here: 2 hold, 1 does not, and 1 is inconclusive. 21 are not run."
+    assert describe_results(records).startswith(
+        "Of the paper's 25 claims, 4 are measured here: 2 hold, 1 does not hold, and 1 is inconclusive. 21 are not run."
     )
-    assert answer(claim_records([])) == "None of the paper's 25 claims has been measured yet."
+    assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
 
 
 # Drawing
 
 
-def test_a_method_has_one_colour_and_nothing_else_has_it():
+def test_method_colours_are_unique():
     panels = [
-        panel_of(Series("x", [0], [1]), Series("μ", [0], [1], method="momentum")),
-        panel_of(Series("y", [0], [1])),
+        make_panel(Series("x", [0], [1]), Series("μ", [0], [1], method="momentum")),
+        make_panel(Series("y", [0], [1])),
     ]
     look = styles(panels)
-    assert look["momentum"] is METHOD_STYLE["momentum"]
+    assert look["momentum"] is METHODS["momentum"].style
     assert len({look[key].light for key in ("x", "y", "momentum")}) == 3
 
 
-def test_there_are_always_colours_left():
-    panel = panel_of(*(Series(str(i), [0], [1]) for i in range(40)), *(Series(m, [0], [1]) for m in METHOD_STYLE))
-    assert len(styles([panel])) == 40 + len(METHOD_STYLE)
+def test_styles_for_many_lines():
+    panel = make_panel(*(Series(str(i), [0], [1]) for i in range(40)), *(Series(m, [0], [1]) for m in METHODS))
+    assert len(styles([panel])) == 40 + len(METHODS)
 
 
-def test_divergences_stand_in_the_legend_where_panels_agree_and_at_the_panel_where_not():
-    once = panel_of(Series("full", [0], [1], method="full", runs=60, diverged=12))
-    twice = panel_of(Series("full", [0], [1], method="full", runs=60, diverged=24))
+def test_divergences_are_in_legend_or_panel_note():
+    once = make_panel(Series("full", [0], [1], method="full", runs=60, diverged=12))
+    twice = make_panel(Series("full", [0], [1], method="full", runs=60, diverged=24))
     assert [(entry.label, entry.note) for entry in legend([once, once])] == [("μ̂", "12 of 60 diverged")]
     assert panel_note(once, legend([once, once])) == ""
     assert [entry.note for entry in legend([once, twice])] == [""]
     assert panel_note(twice, legend([once, twice])) == "μ̂: 24 of 60 diverged"
 
 
-def test_a_line_ends_where_it_diverges_and_an_infinite_band_reaches_the_top():
+def test_finite_line_of_a_diverging_series():
     tall = Series("b", [0.0], [9.0])
     series = Series("a", [0.0, 1.0, 2.0], [1.0, 2.0, math.inf], [0.5, 1.0, math.inf], [1.5, math.inf, math.inf])
-    line = finite_line(panel_of(series, tall), series)
+    line = finite_line(make_panel(series, tall), series)
     assert (line.x, line.y, line.end) == ([0.0, 1.0], [1.0, 2.0], (1.0, 2.0))
     assert (line.band_x, line.low, line.high) == ([0.0, 1.0], [0.5, 1.0], [1.5, 9.0])
 
 
-def test_a_line_that_is_missing_its_end_does_not_diverge():
+def test_finite_line_with_missing_end():
     series = Series("a", [0.0, 1.0], [1.0, math.nan])
-    assert finite_line(panel_of(series), series).end is None
+    assert finite_line(make_panel(series), series).end is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 12])
-def test_every_panel_has_its_axes(count):
-    figure = draw([replace(panel_of(Series("a", [1], [1])), title=str(i)) for i in range(count)], "all")
+def test_every_panel_has_axes(count):
+    figure = draw([replace(make_panel(Series("a", [1], [1])), title=str(i)) for i in range(count)], "all")
     assert [axes.get_title() for axes in figure.axes if axes.axison] == [str(i) for i in range(count)]
 
 
-def test_what_is_drawn_is_what_was_given():
+def test_plot_shows_the_given_data():
     panel = lab_samples.learning_rate().panels[0]
     axes = draw([panel], "title").axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     solid, dashed = axes.lines[:2]
     np.testing.assert_array_equal(solid.get_ydata(), panel.series[0].y)
     assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
-    assert solid.get_color() == dashed.get_color() == METHOD_STYLE["momentum"].light
+    assert solid.get_color() == dashed.get_color() == METHODS["momentum"].style.light
 
 
-def test_files_are_the_same_every_time_and_settings_are_left_alone(tmp_path):
+def test_saved_plots_are_deterministic(tmp_path):
     before = dict(matplotlib.rcParams)
-    panels = [panel_of(Series("default", [1, 2], [1, 3], [0.5, 2], [2, 4], method="default"), log_y=True)]
+    panels = [make_panel(Series("default", [1, 2], [1, 3], [0.5, 2], [2, 4], method="default"), log_y=True)]
     first, second = (save(draw(panels, "μ̂ & $"), tmp_path / part, "fig") for part in "ab")
     assert [path.name for path in first] == ["fig.pdf", "fig.svg", "fig.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
@@ -199,18 +234,17 @@ def test_files_are_the_same_every_time_and_settings_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_labels_can_be_set_and_markers_have_a_name_on_screen(method):
-    assert "\u0302" not in mathtext(METHODS[method])
-    assert METHOD_STYLE[method].marker in SYMBOLS
+def test_labels_and_markers_of_methods(method):
+    assert "\u0302" not in mathtext(METHODS[method].label)
+    assert METHODS[method].style.marker in SYMBOLS
 
 
-def test_a_method_has_one_label_everywhere():
+def test_method_label():
     series = Series("full", [0], [1], method="full")
-    assert method_label("full") == label(series) == METHODS["full"] == "μ̂"
-    assert set(METHOD_STYLE) == set(METHODS)
+    assert label("full") == series_label(series) == METHODS["full"].label == "μ̂"
 
 
-def test_a_chart_holds_the_same_numbers():
+def test_chart_has_the_data_of_the_panel():
     panel = Summary.from_json(lab_samples.replay().to_json()).panels[1]
     made = chart(panel, legend([panel]))
     json.dumps(made, allow_nan=False)
@@ -223,10 +257,10 @@ def test_a_chart_holds_the_same_numbers():
     assert made["layout"]["yaxis"]["type"] == "log"
 
 
-def test_a_table_keeps_both_ends():
+def test_panel_table_keeps_both_ends():
     series = Series("a", list(range(100)), list(range(100, 200)))
-    table = panel_table(panel_of(series, Series("b", [99], [math.inf])))
-    assert table.thinned and len(table.rows) == ROWS
+    table = panel_table(make_panel(series, Series("b", [99], [math.inf])))
+    assert table.thinned and len(table.rows) == MAX_ROWS
     assert table.rows[0] == ["0", "100", "–"]
     assert table.rows[-1] == ["99", "199", "∞"]
 
@@ -234,60 +268,60 @@ def test_a_table_keeps_both_ends():
 # Reports
 
 
-def test_everything_is_written(written):
-    files = {str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()}
+def test_all_files_are_written(report_folder):
+    files = {str(path.relative_to(report_folder)) for path in report_folder.rglob("*") if path.is_file()}
     drawn = {f"figures/{name}.{kind}" for name in ("fig3", "fig4", "fig19") for kind in ("pdf", "svg", "png")}
     kept = {f"summaries/{name}.json" for name in ("fig3", "fig4", "fig19", "claim25")}
     assert files == drawn | kept | {"claims.json", "REPORT.md", "report.html"}
 
 
-def test_claims_are_plain_json(written):
-    records = json.loads((written / "claims.json").read_text(), parse_constant=not_json)
+def test_claims_json(report_folder):
+    records = json.loads((report_folder / "claims.json").read_text("utf-8"), parse_constant=reject_constant)
     assert len(records) == 25
     asked = {"claim", "figure", "verdict", "effect", "interval", "p", "runs", "diverged", "scale", "command", "note"}
     assert all(asked <= set(record) and record["verdict"] in OUTCOMES for record in records)
     assert records[2]["effect"] == -0.37 and records[2]["command"] == "unstale-lab reproduce fig3 --scale paper"
 
 
-def test_a_report_of_the_files_is_the_report(written):
-    summaries = read_summaries(written)
+def test_report_from_files_is_identical(report_folder):
+    summaries = read_summaries(report_folder)
     records = claim_records(summaries)
-    assert markdown_report(records, summaries) == (written / "REPORT.md").read_text()
-    assert html_report(records, summaries) == (written / "report.html").read_text()
+    assert markdown_report(records, summaries) == (report_folder / "REPORT.md").read_text("utf-8")
+    assert html_report(records, summaries) == (report_folder / "report.html").read_text("utf-8")
 
 
-def test_the_markdown_has_every_claim_and_links_that_lead_somewhere(written):
-    text = (written / "REPORT.md").read_text()
+def test_markdown_has_every_claim_and_valid_links(report_folder):
+    text = (report_folder / "REPORT.md").read_text("utf-8")
     assert set(re.findall(r"^\| (\d+) \|", text, re.M)) == {str(n) for n in range(1, 26)}
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (written / target).exists(), target
+        assert (report_folder / target).exists(), target
     for anchor in re.findall(r"\]\(#([^)]+)\)", text):
         assert f"\n### {anchor}\n" in text
-    assert "What was cut: Half the seeds." in text
+    assert "Reduced: Half the seeds." in text
     assert r"\<overlap> & cross" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {11}
 
 
-def test_the_page_escapes_what_it_is_given(written):
-    text = (written / "report.html").read_text()
+def test_html_escapes_text(report_folder):
+    text = (report_folder / "report.html").read_text("utf-8")
     assert "Intervals &lt;overlap&gt; &amp; cross" in text
     assert "<b>SELU</b>" not in text
     assert "72 of 180 diverged" in text and "3 of 60 diverged" in text
 
 
-def test_links_within_the_page_lead_somewhere(written):
-    text = (written / "report.html").read_text()
+def test_html_links_are_valid(report_folder):
+    text = (report_folder / "report.html").read_text("utf-8")
     text = text[: text.index('<script type="application/json"')]
     names = re.findall(r' id="([^"]+)"', text)
     assert len(names) == len(set(names))
     links = re.findall(r'(?:href|src)="([^"]*)"', text)
     assert {link[1:] for link in links if link.startswith("#")} <= set(names)
     files = [link for link in links if not link.startswith(("#", "data:"))]
-    assert files and all((written / link).exists() for link in files)
+    assert files and all((report_folder / link).exists() for link in files)
 
 
-def test_a_report_of_nothing_is_still_a_report(tmp_path):
-    text = write([], tmp_path).read_text()
+def test_report_without_summaries(tmp_path):
+    text = write([], tmp_path).read_text("utf-8")
     assert "None of the paper&#39;s 25 claims has been measured yet." in text
     assert in_order([]) == [] and not (tmp_path / "figures").exists()

@@ -18,7 +18,7 @@ from unstale_lab.atari.games import make_games
 from unstale_lab.atari.measuring import measured
 from unstale_lab.atari.sarsa import EpsilonGreedy, Games, QNetwork, Rollout, Sarsa, Settings, sarsa_batch
 from unstale_lab.atari.scoring import evaluate
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import UserError
 
 SMALL = Settings(games=2, n_step=3, lr=1e-3, correction="none")
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def test_targets_are_the_librarys_n_step_targets():
 @pytest.mark.parametrize("life_ends_episode", [False, True])
 def test_rollouts_are_what_the_games_did(life_ends_episode):
     """Played again, action for action, in games of the same seed."""
-    settings = replace(SMALL, games=3, n_step=115, life_ends_episode=life_ends_episode)
+    settings = replace(SMALL, games=3, n_step=180, life_ends_episode=life_ends_episode)
     policy = EpsilonGreedy("ms_pacman", lambda frames: torch.zeros(len(frames), 9), epsilon=1.0)
     seed = int(torch.randint(2**31, (), generator=numbers(11)))
     played = Games(settings, policy, numbers(11), CPU)

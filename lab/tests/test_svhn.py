@@ -1,9 +1,10 @@
-"""SVHN: both forms of its files, what is said of bad ones, the download, and the problem made of the pictures."""
+"""SVHN: both forms of its files, what is said of bad ones, the download, and the problem made of the images."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import socket
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,22 +16,22 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from unstale_lab.mistakes import UserError
+from unstale_lab.errors import DataError
 from unstale_lab.problems import svhn, svhn_download
 from unstale_lab.problems.data_folder import data_folder
 from unstale_lab.problems.svhn import SVHN
-from unstale_lab.problems.svhn_download import fetch
-from unstale_lab.problems.svhn_files import load_pictures
+from unstale_lab.problems.svhn_download import download
+from unstale_lab.problems.svhn_files import load_images
 
-Split = tuple[np.ndarray, np.ndarray]  # pictures as bytes [pictures, row, column, colour], and their digits
+Split = tuple[np.ndarray, np.ndarray]  # images as bytes [images, row, column, colour], and their digits
 
 
-def some_pictures(count: int, seed: int) -> Split:
+def random_images(count: int, seed: int) -> Split:
     numbers = np.random.default_rng(seed)
     return numbers.integers(256, size=(count, 32, 32, 3), dtype=np.uint8), np.arange(count) % 10
 
 
-SETS = {"train": some_pictures(60, 0), "test": some_pictures(13, 1)}
+SETS = {"train": random_images(60, 0), "test": random_images(13, 1)}
 
 
 def write_official(folder: Path, split: str, image: np.ndarray, digit: np.ndarray) -> None:
@@ -39,13 +40,13 @@ def write_official(folder: Path, split: str, image: np.ndarray, digit: np.ndarra
 
 
 def write_sheets(folder: Path, split: str, image: np.ndarray, digit: np.ndarray) -> None:
-    """One picture after another into its place."""
+    """Paste one image after another."""
     np.save(folder / f"{split}_y.npy", digit.astype(np.uint8))
     for number in range(math.ceil(len(image) / 2500)):
         part = image[2500 * number : 2500 * (number + 1)]
         sheet = Image.new("RGB", (50 * 32, math.ceil(len(part) / 50) * 32))
-        for i, picture in enumerate(part):
-            sheet.paste(Image.fromarray(picture), (i % 50 * 32, i // 50 * 32))
+        for i, tile in enumerate(part):
+            sheet.paste(Image.fromarray(tile), (i % 50 * 32, i // 50 * 32))
         sheet.save(folder / f"{split}_{number:02}.webp", lossless=True, method=0, quality=0)
 
 
@@ -54,7 +55,7 @@ WRITERS = {"official": write_official, "sheets": write_sheets}
 
 @pytest.fixture(params=WRITERS)
 def written(request, tmp_path) -> Path:
-    """A folder with the pictures, in each of the forms."""
+    """A folder with the images, in each of the forms."""
     for split, (image, digit) in SETS.items():
         WRITERS[request.param](tmp_path, split, image, digit)
     return tmp_path
@@ -78,7 +79,7 @@ def sheets(tmp_path) -> Path:
 
 
 def test_both_forms_give_every_pixel_and_digit(written):
-    loaded = load_pictures(written)
+    loaded = load_images(written)
     for split, (image, digit) in SETS.items():
         found = getattr(loaded, split)
         assert found.image.dtype == torch.uint8 and found.label.dtype == torch.int64
@@ -87,32 +88,32 @@ def test_both_forms_give_every_pixel_and_digit(written):
         assert np.array_equal(found.label.numpy(), digit)  # in the official form a 0 was written as 10
 
 
-def test_pictures_go_on_on_a_second_sheet(sheets):
-    colour = np.arange(2551)[:, None] // np.array([1, 256, 1]) % 256  # plain pictures, which compress at once
+def test_images_continue_on_a_second_sheet(sheets):
+    colour = np.arange(2551)[:, None] // np.array([1, 256, 1]) % 256  # uniform images, which compress at once
     image = np.broadcast_to(colour[:, None, None].astype(np.uint8), (2551, 32, 32, 3))
     write_sheets(sheets, "test", image, np.arange(2551) % 10)
-    found = load_pictures(sheets).test
+    found = load_images(sheets).test
     assert np.array_equal(found.image.numpy(), np.moveaxis(image, 3, 1))
 
     (sheets / "test_01.webp").unlink()
-    with pytest.raises(UserError, match=r"test_01\.webp cannot be read"):
-        load_pictures(sheets)
+    with pytest.raises(DataError, match=r"test_01\.webp cannot be read"):
+        load_images(sheets)
 
 
 def test_the_official_form_goes_first_but_only_when_whole(sheets):
-    image, digit = some_pictures(5, 2)
+    image, digit = random_images(5, 2)
     write_official(sheets, "train", image, digit)
-    assert len(load_pictures(sheets).train.label) == 60
+    assert len(load_images(sheets).train.label) == 60
     write_official(sheets, "test", image, digit)
-    assert len(load_pictures(sheets).train.label) == 5
+    assert len(load_images(sheets).train.label) == 5
 
 
 def refused(folder: Path, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        load_pictures(folder)
+    with pytest.raises(DataError, match=match) as caught:
+        load_images(folder)
     line = str(caught.value)
     assert "\n" not in line
-    for part in (str(folder), "train_32x32.mat", "train_00.webp", "`unstale-lab fetch-svhn`", "UNSTALE_DATA"):
+    for part in (str(folder), "train_32x32.mat", "train_00.webp", "`unstale-lab data svhn`", "UNSTALE_DATA"):
         assert part in line
 
 
@@ -145,7 +146,7 @@ def test_damaged_files_are_refused(written):
             path.write_bytes(damaged)
             refused(written, path.name)
         path.write_bytes(whole)
-    load_pictures(written)
+    load_images(written)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_damaged_files_are_refused(written):
         {"X": np.zeros((32, 32, 3, 4), np.uint8)},
         {"other": np.zeros(3)},
     ],
-    ids=["fewer pictures", "order of axes", "no bytes", "label 0", "label 11", "label 1.5", "no labels", "other"],
+    ids=["fewer images", "order of axes", "no bytes", "label 0", "label 11", "label 1.5", "no labels", "other"],
 )
 def test_an_official_file_of_something_else_is_refused(official, content):
     savemat(official / "train_32x32.mat", content)
@@ -191,7 +192,10 @@ def served(tmp_path, monkeypatch) -> tuple[Path, str]:
     for name in svhn_download.CHECKSUMS:
         content = name.encode() * 100_000
         (folder / name).write_bytes(content)
-        monkeypatch.setitem(svhn_download.CHECKSUMS, name, hashlib.md5(content).hexdigest())
+        checksum = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(svhn_download.CHECKSUMS, name, checksum)
+    monkeypatch.setattr(svhn_download, "TIMEOUT", None)
+    monkeypatch.setenv("no_proxy", "*")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -207,7 +211,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_fetch_brings_both_files_and_says_how_far_it_is(served, tmp_path):
     folder, address = served
     seen: list[tuple[str, int, int]] = []
-    fetch(tmp_path / "new" / "svhn", lambda *news: seen.append(news), address)
+    download(tmp_path / "new" / "svhn", lambda *news: seen.append(news), address)
     assert contents(tmp_path / "new" / "svhn") == contents(folder)
     size = (folder / "train_32x32.mat").stat().st_size
     assert [came for name, came, _ in seen if name.startswith("train")] == [1 << 20, size]
@@ -216,34 +220,40 @@ def test_fetch_brings_both_files_and_says_how_far_it_is(served, tmp_path):
 
 def test_fetch_replaces_what_is_damaged_and_keeps_what_is_right(served, tmp_path):
     folder, address = served
-    fetch(tmp_path, source=address)
+    download(tmp_path, source=address)
     (tmp_path / "test_32x32.mat").write_bytes(b"half")
     (folder / "train_32x32.mat").unlink()  # asked for again, it would not be found
-    fetch(tmp_path, source=address)
+    download(tmp_path, source=address)
     assert (tmp_path / "test_32x32.mat").read_bytes() == (folder / "test_32x32.mat").read_bytes()
 
 
 def test_a_wrong_checksum_leaves_nothing(served, tmp_path):
     folder, address = served
     (folder / "train_32x32.mat").write_bytes(b"something else")
-    with pytest.raises(UserError, match="14 bytes, has the checksum") as caught:
-        fetch(tmp_path / "new", source=address)
+    with pytest.raises(DataError, match="14 bytes received have MD5") as caught:
+        download(tmp_path / "new", source=address)
     assert "\n" not in str(caught.value)
     assert not contents(tmp_path / "new")
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:1/", "http://nowhere.invalid/"])
-def test_no_network_is_one_line(tmp_path, address):
-    with pytest.raises(UserError, match=f"cannot download {address}train_32x32.mat to {tmp_path}") as caught:
-        fetch(tmp_path, source=address)
+@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), socket.gaierror("name\nnot known")], ids=repr)
+def test_no_network_is_one_line(tmp_path, monkeypatch, error):
+    def connect(*given, **options):
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setenv("no_proxy", "*")
+    address = "http://nowhere.invalid/"
+    with pytest.raises(DataError, match=f"cannot download {address}train_32x32.mat to {tmp_path}") as caught:
+        download(tmp_path, source=address)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_served_is_one_line(served, tmp_path):
     folder, address = served
     (folder / "test_32x32.mat").unlink()
-    with pytest.raises(UserError, match=r"test_32x32\.mat .*404"):
-        fetch(tmp_path / "new", source=address)
+    with pytest.raises(DataError, match=r"test_32x32\.mat .*404"):
+        download(tmp_path / "new", source=address)
     assert list(contents(tmp_path / "new")) == ["train_32x32.mat"]
 
 
@@ -252,9 +262,9 @@ def test_a_file_that_is_not_served_is_one_line(served, tmp_path):
 
 def test_the_problem_reads_no_file_before_it_is_asked(tmp_path):
     problem = SVHN(tmp_path)
-    with pytest.raises(UserError, match="cannot load SVHN"):
+    with pytest.raises(DataError, match="cannot load SVHN"):
         problem.stream(0, 4, 1)
-    with pytest.raises(UserError, match="cannot load SVHN"):
+    with pytest.raises(DataError, match="cannot load SVHN"):
         problem.values()
 
 
@@ -264,21 +274,21 @@ def test_the_problem_looks_where_the_environment_says(written, monkeypatch):
     monkeypatch.setenv("UNSTALE_DATA", str(written.parent))
     assert data_folder(written.name) == written
     monkeypatch.setattr(svhn, "data_folder", lambda name: data_folder(written.name))
-    assert len(SVHN().pictures("cpu").images) == 73
+    assert len(SVHN().images("cpu").pixels) == 73
 
 
-def test_pictures_are_those_for_training_and_then_the_others(official):
-    pictures = SVHN(official).pictures("cpu").images.numpy()
-    assert np.array_equal(pictures, np.moveaxis(np.concatenate([SETS["train"][0], SETS["test"][0]]), 3, 1))
+def test_training_images_precede_test_images(official):
+    images = SVHN(official).images("cpu").pixels.numpy()
+    assert np.array_equal(images, np.moveaxis(np.concatenate([SETS["train"][0], SETS["test"][0]]), 3, 1))
 
 
 def test_the_offset_is_the_mean_colour_of_the_training_set(official):
     problem = SVHN(official)
     assert problem.offset.dtype == torch.float32
     image = SETS["train"][0] / 255
-    mean = [np.mean([picture[:, :, colour] for picture in image]) for colour in range(3)]
+    mean = [np.mean([one[:, :, colour] for one in image]) for colour in range(3)]
     torch.testing.assert_close(problem.offset.double(), torch.tensor(mean), rtol=1e-6, atol=0)
-    seen = problem.pictures("cpu").look(torch.arange(60), torch.float64)
+    seen = problem.images("cpu").load(torch.arange(60), torch.float64)
     assert seen.mean((0, 2, 3)).abs().max() < 1e-6
     assert seen.square().mean().item() == pytest.approx(1.0, rel=1e-6)
 
@@ -304,7 +314,7 @@ def test_a_stream_is_that_of_its_seed_however_it_is_taken(official):
 
 
 def test_values_are_measured_on_part_of_the_training_set_and_the_whole_test_set(official, monkeypatch):
-    monkeypatch.setattr(svhn, "MEASURED", 20)
+    monkeypatch.setattr(svhn, "TRAINING_SUBSET", 20)
     values = SVHN(official).values()
     assert values["training"].state.shape == (20, 2) and values["evaluation"].state.shape == (13, 2)
     assert len(set(values["training"].state[:, 0].tolist())) == 20

@@ -1,4 +1,4 @@
-"""Figures on paper: small multiples side by side under one legend, as PDF, SVG and PNG."""
+"""Static plots with matplotlib: panels in a grid with one legend, as PDF, SVG and PNG."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
-from .drawing import Entry, entry_of, finite_line, legend, panel_note
-from .figures.base import Panel
-from .summary import write_file
+from .drawing import LegendEntry, entry_index, finite_line, legend, panel_note
+from .figures.figure import Panel
+from .files import write_file
 
-INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
-MANY = 100_000  # from so many steps on, thousands are "k", or else they would run into one another
-FEW = 16  # up to so many points, each has a marker; beyond, a few of them do
-BARE, HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
-# The same data give the same bytes: no dates, no random names within the file.
-NOTE_WIDTH = 46  # letters
+TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
+MIN_ABBREVIATED_TICK = 100_000  # from here on ticks are written as "100k", or else they overlap
+MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
+MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
+NOTE_WIDTH = 46  # characters per line
+# Without dates: the same data give the same bytes.
 METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None},
     "svg": {"Date": None},
@@ -33,19 +33,19 @@ METADATA: dict[str, dict[str, str | None]] = {
 
 
 def draw(panels: Sequence[Panel], title: str) -> Figure:
-    """Every panel, with as many side by side as a page is wide."""
+    """Draw all panels, up to four per row."""
     count = max(len(panels), 1)
     columns = count if count <= 4 else 3 if count in (5, 6, 9) else 4
     rows = -(-count // columns)
     entries = legend(panels)
     width = max(3.3 * columns, 4.6)
     figure = Figure(figsize=(width, 2.75 * rows + 0.75), layout="constrained")
-    figure.suptitle(mathtext(title), fontsize=11, color=INK)
+    figure.suptitle(mathtext(title), fontsize=11, color=TEXT_COLOUR)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for place, panel in zip(axes, panels, strict=False):
-        _draw_panel(place, panel, entries)
-    for place in axes[len(panels) :]:
-        place.set_axis_off()
+    for ax, panel in zip(axes, panels, strict=False):
+        _draw_panel(ax, panel, entries)
+    for ax in axes[len(panels) :]:
+        ax.set_axis_off()
     if entries:
         handles = [_handle(entry) for entry in entries]
         longest = max(len(entry.label + entry.note) for entry in entries)
@@ -55,13 +55,13 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """``name.pdf``, ``name.svg`` and ``name.png`` in the folder."""
+    """Write ``name.pdf``, ``name.svg`` and ``name.png`` to the folder and return their paths."""
     with matplotlib.rc_context({"svg.hashsalt": name}):
-        return [write_file(folder / f"{name}.{kind}", _rendered(figure, kind)) for kind in METADATA]
+        return [write_file(folder / f"{name}.{kind}", _render(figure, kind)) for kind in METADATA]
 
 
 def mathtext(text: str) -> str:
-    """The paper's symbols, which a combining hat alone does not set well.
+    """Return the text with the paper's symbols in mathtext, because a combining hat is typeset badly.
 
     >>> mathtext("μ̂ diag, β = 0.9, $5")
     '$\\\\hat{\\\\mu}_\\\\mathrm{diag}$, β = 0.9, \\\\$5'
@@ -69,41 +69,48 @@ def mathtext(text: str) -> str:
 
     def symbol(found: re.Match[str]) -> str:
         hat, diagonal, star = found.groups()
-        return f"${HAT if hat else BARE}{DIAGONAL if diagonal else ''}{'^{*}' if star else ''}$"
+        return f"${MU_HAT if hat else MU}{DIAGONAL if diagonal else ''}{'^{*}' if star else ''}$"
 
     return re.sub(r"μ(\u0302)?( ?diag\b)?(\*)?", symbol, text.replace("$", r"\$"))
 
 
-def _rendered(figure: Figure, kind: str) -> bytes:
+def _render(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=160, metadata=METADATA[kind])
     return buffer.getvalue()
 
 
-def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[Entry]) -> None:
-    # Scales first: the limits of a logarithmic axis are found among the positive points alone.
+def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> None:
+    # Set the scales first, so that the limits of a logarithmic axis ignore points that are not positive.
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
     for series in panel.series:
-        entry, line = entries[entry_of(series, entries)], finite_line(panel, series)
+        entry, line = entries[entry_index(series, entries)], finite_line(panel, series)
         axes.fill_between(line.band_x, line.low, line.high, color=entry.style.light, alpha=0.16, linewidth=0)
-        axes.plot(line.x, line.y, **_look(entry), markevery=max(1, len(line.x) // 6) if len(line.x) > FEW else 1)
+        axes.plot(
+            line.x,
+            line.y,
+            **_line_style(entry),
+            markevery=max(1, len(line.x) // 6) if len(line.x) > MAX_POINTS_ALL_MARKED else 1,
+        )
         if line.end:
             axes.plot(*line.end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
-    axes.set_xlabel(mathtext(panel.x_label), fontsize=8.5, color=INK)
-    axes.set_ylabel(mathtext(panel.y_label), fontsize=8.5, color=INK)
+    axes.set_xlabel(mathtext(panel.x_label), fontsize=8.5, color=TEXT_COLOUR)
+    axes.set_ylabel(mathtext(panel.y_label), fontsize=8.5, color=TEXT_COLOUR)
     note = textwrap.wrap(panel_note(panel, entries), NOTE_WIDTH)
-    axes.set_title(mathtext(panel.title), fontsize=9.5, color=INK, pad=6 + 10 * len(note))
-    axes.text(0.5, 1.02, mathtext("\n".join(note)), transform=axes.transAxes, ha="center", fontsize=7, color=FAINT)
-    _quiet(axes, panel)
+    axes.set_title(mathtext(panel.title), fontsize=9.5, color=TEXT_COLOUR, pad=6 + 10 * len(note))
+    axes.text(
+        0.5, 1.02, mathtext("\n".join(note)), transform=axes.transAxes, ha="center", fontsize=7, color=AXIS_COLOUR
+    )
+    _style_axes(axes, panel)
 
 
-def _quiet(axes: Axes, panel: Panel) -> None:
-    """Axes that stay behind the data."""
+def _style_axes(axes: Axes, panel: Panel) -> None:
+    """Style axes, grid and ticks."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=FAINT, labelsize=7.5)
-    axes.grid(color=GRID, linewidth=0.7)
+    axes.spines[["left", "bottom"]].set_color(AXIS_COLOUR)
+    axes.tick_params(colors=AXIS_COLOUR, labelsize=7.5)
+    axes.grid(color=GRID_COLOUR, linewidth=0.7)
     axes.set_axisbelow(True)
     for axis, is_log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
         if is_log:
@@ -111,23 +118,23 @@ def _quiet(axes: Axes, panel: Panel) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=6))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_locator(NullLocator())
-        elif axis.get_view_interval()[1] >= MANY:
+        elif axis.get_view_interval()[1] >= MIN_ABBREVIATED_TICK:
             axis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _look(entry: Entry) -> dict[str, Any]:
+def _line_style(entry: LegendEntry) -> dict[str, Any]:
     return {
         "color": entry.style.light,
         "linestyle": "--" if entry.dashed else "-",
         "linewidth": 1.5,
         "marker": entry.style.marker,
         "markersize": 4,
-        # Hollow: where a dashed line is one point, its dashes do not show.
+        # Hollow, to distinguish a dashed line of a single point.
         "markerfacecolor": "white" if entry.dashed else entry.style.light,
         "markeredgewidth": 1 if entry.dashed else 0,
     }
 
 
-def _handle(entry: Entry) -> Line2D:
+def _handle(entry: LegendEntry) -> Line2D:
     note = f" ({entry.note})" if entry.note else ""
-    return Line2D([], [], label=mathtext(entry.label + note), **_look(entry))
+    return Line2D([], [], label=mathtext(entry.label + note), **_line_style(entry))

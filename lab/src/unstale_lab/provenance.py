@@ -1,4 +1,4 @@
-"""Where a number was made: versions, machine and commit. Nothing that names a person, a host or a folder."""
+"""The provenance of results: versions, machine and commit. No names of users, hosts or folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def provenance(device: str) -> dict[str, str]:
-    """What is kept beside every run; ``device`` is where it was computed, in words. Unknown parts are empty."""
+    """What is stored with every run; ``device`` is the name of its device. Unknown values are empty."""
     return {
         "unstale_version": unstale.__version__,
         "torch_version": _version("torch"),
@@ -24,13 +24,13 @@ def provenance(device: str) -> dict[str, str]:
         "machine": machine(),
         "device": device,
         "commit": commit(PACKAGE),
-        "data": "",  # of a problem that reads some: what tells it from other data
+        "data": "",  # the fingerprint of data files, for problems that read some
     }
 
 
 @cache
 def machine() -> str:
-    """The processors and how many cores of them there are to use: ``"2 × AMD EPYC 9654, 384 logical cores"``."""
+    """The processors and the number of usable cores: ``"2 × AMD EPYC 9654, 384 logical cores"``."""
     name, sockets = _processors(CPUINFO.read_text() if CPUINFO.exists() else "")
     name = name or platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -39,9 +39,9 @@ def machine() -> str:
 
 @cache
 def commit(package: Path) -> str:
-    """The commit that the package was checked out from, with ``+changes`` where its files differ from it.
+    """The commit of the package's checkout, with ``+changes`` if its files differ from it.
 
-    Empty where it was not: a package installed inside a checkout of something else is not part of that.
+    Empty if the package is not part of a checkout, for example if it is installed inside one of another project.
     """
     try:
         _git(package, "ls-files", "--error-unmatch", "__init__.py")
@@ -52,7 +52,7 @@ def commit(package: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Without optional locks, looking does not disturb whoever works in the checkout.
+    # Without optional locks, this does not interfere with other git commands.
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=20)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""What came of a run, as the engine gives it, the store keeps it and the figures read it."""
+"""The result of a run, as the engine returns it, the store holds it, and the figures read it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .experiment import Run
 
 @dataclass(frozen=True)
 class Record:
-    """What came of a run."""
+    """The result of a run."""
 
     run: Run
-    at: np.ndarray  # the steps after which it was measured, the first being 0
-    curves: dict[str, np.ndarray]  # "evaluation" and "training" errors, instruments; ``inf`` once diverged
+    at: np.ndarray  # the steps after which it was measured, starting with 0
+    curves: dict[str, np.ndarray]  # "evaluation" and "training" errors, measurements; ``inf`` after divergence
     diverged_at: int | None
     parameters: int
-    numbers_kept: int  # what the optimizer remembers besides the parameters
+    numbers_kept: int  # size of the optimizer state, without the parameters
     backward_passes: int  # per step
-    seconds: float  # its share of what the steps of its batch took, without measuring
+    seconds: float  # the run's share of the time of its batch, without measurements

@@ -1,42 +1,43 @@
-"""From a figure's name to its summary: which runs it wants, which the store has, what came of them."""
+"""From figure names to summaries: the runs of figures, and the summaries of those that are complete in a store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .errors import UserError
 from .experiment import SCALES, Run, Scale, unique
 from .figures import FIGURES, find
-from .figures.base import Figure
-from .mistakes import UserError
+from .figures.figure import Figure
 from .store import Store
 from .summary import Summary
 
 
-def named(names: Sequence[str]) -> list[Figure]:
-    """Figures by name; ``all`` is every one."""
+def figures_named(names: Sequence[str]) -> list[Figure]:
+    """Figures by name. The name ``all`` stands for all of them."""
     return list(FIGURES.values()) if "all" in names else [find(name) for name in dict.fromkeys(names)]
 
 
 def runs_of(figures: Sequence[Figure], scale: Scale) -> list[Run]:
-    """All runs that the figures want, each once: many share theirs."""
+    """The runs of the figures, without duplicates: many figures share runs."""
     return unique(run for figure in figures for run in figure.runs(scale))
 
 
 def largest_scale(figure: Figure, have: set[str]) -> Scale | None:
-    """The largest scale at which every run of the figure is there."""
+    """The largest scale at which all runs of the figure are among these ids."""
     complete = [scale for scale in SCALES if all(run.id in have for run in figure.runs(scale))]
     return complete[-1] if complete else None
 
 
 def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
-    """Draw and judge a figure all of whose runs are in the store."""
+    """The summary of a figure all of whose runs are in the store."""
     wanted = figure.runs(scale)
     records = list(store.load(wanted).values())
     origin = store.provenance(wanted)
     if len(origin.values["data"]) > 1:
         several = "; ".join(origin.values["data"])
         raise UserError(
-            f"runs of {figure.name} in {store.path} were made from different data ({several}): keep a store for each"
+            f"runs of {figure.name} in {store.path} were made from different data ({several}). "
+            "Use one store for each data set."
         )
     versions = {name.removesuffix("_version"): ", ".join(v) for name, v in origin.values.items() if "_version" in name}
     return Summary(
@@ -68,10 +69,10 @@ def _cut(figure: Figure, scale: Scale) -> str:
 
 
 def fresh_summaries(store: Store, before: Sequence[Summary]) -> list[Summary]:
-    """A summary of every figure that the store has whole, and those of ``before`` that are of a larger scale or have no
-    runs here."""
+    """Summaries of all figures that are complete in the store, and those of ``before`` that have a larger scale or
+    whose figure is not complete."""
     kept = {summary.name: summary for summary in before}
-    store.check()  # a file may be damaged where no id is, and a figure is drawn of all its runs or not at all
+    store.check()
     have = store.ids()
     for figure in FIGURES.values():
         scale = largest_scale(figure, have)

@@ -1,20 +1,19 @@
-"""What many runs say together.
+"""Statistics over many runs.
 
-Errors are arrays ``[settings, seeds]``, one array for each method, with the same setting and seed in the same place, so
-that places are pairs: the same data, the same initial weights. They are 0 or more, and ``inf`` for a run that diverged.
-Where it says ``[..., settings, seeds]``, axes before these two (the steps of a curve, say) are kept.
+Errors are arrays ``[settings, seeds]``, one per method, with the same setting and seed at the same position, so that
+positions are pairs: same data, same initial weights. Errors are 0 or more, and ``inf`` for a diverged run. In
+``[..., settings, seeds]`` leading axes (the steps of a curve, say) are kept.
 
-No diverged run is ever dropped. Statistics of ranks take it for what it is, worse than any other. Those that need
-finite numbers are given the errors as they count (``counted``): ``worst`` in its place, one number for all comparisons
-that are judged together. It should be no less than any error before the first step, or else diverging would be better
-than not training at all.
+No diverged run is ever dropped. Rank statistics treat it as worse than any other. Statistics that need finite numbers
+use ``clip_errors``: ``worst_error`` replaces the diverged run, one number for all comparisons that are judged together.
+It should be no less than any error before the first step; otherwise diverging would be better than not training.
 
 Seeds are the independent unit. Runs of one seed share their data and initial weights across settings, so that twelve
-settings of ten seeds are ten observations and not 120: tests are over seeds, and intervals draw seeds again.
+settings of ten seeds are ten observations and not 120: tests are over seeds, and the bootstrap resamples seeds.
 
-Settings differ by orders of magnitude in their errors. Where settings are pooled, what is compared is the ratio within
-a pair and not the difference, or else the settings with the largest errors would decide alone. Welch's test is the
-exception to both: it is the paper's.
+Errors of different settings differ by orders of magnitude. Where settings are pooled, the ratio within a pair is
+compared and not the difference; otherwise the settings with the largest errors would decide alone. Welch's test is the
+exception to both rules, because it is the paper's.
 """
 
 from __future__ import annotations
@@ -30,27 +29,26 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 Array = NDArray[np.float64]
-Interval = tuple[Any, Any]  # low and high: numbers, or arrays ``[...]``
+Interval = tuple[Any, Any]  # low and high: numbers, or arrays [...]
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-DRAWN_AT_ONCE = 2**18  # numbers: as many as stay in a cache
+MAX_RESAMPLED_ELEMENTS = 2**18  # at a time, so that they fit into the cache
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods, run for run. ``effect`` is the relative difference of their errors, below 0 where ``a`` is better;
-    ``interval`` is its 95 % interval."""
+    """A paired comparison of two methods."""
 
     a: str
     b: str
-    effect: float
-    interval: tuple[float, float]
+    effect: float  # relative difference of the errors; negative if ``a`` is better
+    interval: tuple[float, float]  # its 95 % confidence interval
     p_welch: float  # the paper's test: seeds and settings pooled
     p_paired: float
-    p_holm: float  # the paired test, corrected for the number of comparisons beside it
-    improvement: float  # probability that a run of ``a`` has a lower error than its pair of ``b``
-    iqm_a: float  # ``inf`` where more than a quarter diverged
+    p_holm: float  # the paired test with Holm's correction over all comparisons of the verdict
+    improvement: float  # probability of improvement: share of pairs in which ``a`` has the lower error
+    iqm_a: float  # interquartile mean; ``inf`` if more than a quarter of the runs diverged
     iqm_b: float
     pairs: int
     diverged_a: int
@@ -62,22 +60,31 @@ def compare(
     a: ArrayLike,
     name_b: str,
     b: ArrayLike,
-    worst: float = math.inf,
+    worst_error: float = math.inf,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """All that is said of two methods, a diverged run counting as ``worst``. Nothing stands beside it, so ``p_holm`` is
-    the paired test's own."""
+    """Compare two methods; ``p_holm`` is that of a single test.
+
+    Args:
+        name_a: name of the first method.
+        a: its errors, ``[settings, seeds]``.
+        name_b: name of the second method.
+        b: its errors, ``[settings, seeds]``, paired with ``a``.
+        worst_error: what a diverged run counts as; the default raises an error if a run diverged.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+    """
     a, b = _pairs(a, b)
-    finite = counted(a, worst), counted(b, worst)
+    finite = clip_errors(a, worst_error), clip_errors(b, worst_error)
     low, high = bootstrap(relative_difference, *finite, resamples=resamples, seed=seed)
-    p = paired(*finite)
+    p = paired_t_test(*finite)
     return Comparison(
         a=name_a,
         b=name_b,
         effect=float(relative_difference(*finite)),
         interval=(float(low), float(high)),
-        p_welch=welch(*finite),
+        p_welch=welch_t_test(*finite),
         p_paired=p,
         p_holm=p,
         improvement=float(probability_of_improvement(a, b)),
@@ -92,35 +99,35 @@ def compare(
 def compare_all(
     errors: Mapping[str, ArrayLike],
     pairs: Iterable[tuple[str, str]] | None = None,
-    worst: float = math.inf,
+    worst_error: float = math.inf,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Comparison]:
-    """The pairs of methods, by default every pair, with Holm's correction over all of them."""
+    """Compare pairs of methods, by default every pair, with Holm's correction over all of them."""
     chosen = combinations(errors, 2) if pairs is None else pairs
-    found = [compare(a, errors[a], b, errors[b], worst, resamples, seed) for a, b in chosen]
+    found = [compare(a, errors[a], b, errors[b], worst_error, resamples, seed) for a, b in chosen]
     corrected = holm([comparison.p_paired for comparison in found])
     return [replace(comparison, p_holm=p) for comparison, p in zip(found, corrected, strict=True)]
 
 
-def counted(errors: ArrayLike, worst: float) -> Array:
-    """The errors as they count where finite numbers are needed: none is above ``worst``, diverged runs are at it.
+def clip_errors(errors: ArrayLike, worst_error: float) -> Array:
+    """Return the errors clipped at ``worst_error``, which replaces diverged runs.
 
-    >>> counted([[1.0, np.inf]], worst=3.0)
+    >>> clip_errors([[1.0, np.inf]], worst_error=3.0)
     array([[1., 3.]])
     """
-    return _finite(np.minimum(np.asarray(errors, dtype=float), worst))
+    return _finite(np.minimum(np.asarray(errors, dtype=float), worst_error))
 
 
 def iqm(errors: ArrayLike) -> Any:
-    """The interquartile mean over ``[..., settings, seeds]``: the mean of the middle half of the runs.
+    """Return the interquartile mean over ``[..., settings, seeds]``: the mean of the middle half of the runs.
 
-    It is ``inf`` once more than a quarter of the runs diverged.
+    It is ``inf`` if more than a quarter of the runs diverged.
 
-    >>> float(iqm([[0, 1, 2, 6], [7, 8, 9, 100]]))  # of 2, 6, 7 and 8; the median is 6.5 and the mean 16.625
+    >>> float(iqm([[0, 1, 2, 6], [7, 8, 9, 100]]))  # mean of 2, 6, 7 and 8; the median is 6.5, the mean 16.625
     5.75
     """
-    # As scipy.stats.trim_mean, at a tenth of its cost for few runs: a bootstrap asks thousands of times.
+    # Same as scipy.stats.trim_mean, ten times faster for few runs: the bootstrap calls it thousands of times.
     errors = np.asarray(errors, dtype=float)
     runs = errors.reshape(*errors.shape[:-2], -1)
     count = runs.shape[-1]
@@ -129,11 +136,11 @@ def iqm(errors: ArrayLike) -> Any:
 
 
 def relative_difference(a: ArrayLike, b: ArrayLike) -> Any:
-    """How much larger the errors of ``a`` are: ``exp(iqm(log a - log b)) - 1`` over pairs, of errors as they count.
+    """Return the typical relative difference of paired errors, ``exp(iqm(log a - log b)) - 1``.
 
-    -0.2 says that the typical run of ``a`` has an error 20 % below its pair's. Being a ratio within pairs, every
-    setting weighs the same whatever its scale; being an interquartile mean, a few runs that ended at 10⁶ do not decide.
-    ``relative_difference(b, a)`` is the same ratio turned over.
+    -0.2 means that the typical run of ``a`` has an error 20 % below that of its pair. Ratios within pairs give every
+    setting the same weight whatever its scale; the interquartile mean is robust to a few runs that ended at 10⁶.
+    ``relative_difference(b, a)`` is the inverse ratio minus 1.
 
     >>> round(float(relative_difference([[1.0, 100.0]], [[2.0, 200.0]])), 12)
     -0.5
@@ -142,10 +149,10 @@ def relative_difference(a: ArrayLike, b: ArrayLike) -> Any:
 
 
 def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Any:
-    """The share of pairs in which ``a`` has the lower error; a tie, as when both diverged, is half.
+    """Return the share of pairs in which ``a`` has the lower error; a tie (both diverged, say) counts as half.
 
-    Of pairs, and not of all runs of ``a`` with all of ``b`` as in rliable: runs are paired here by their data and
-    initial weights, which tells more.
+    rliable compares all runs of ``a`` with all of ``b``. Here runs are paired by data and initial weights, which is
+    more informative.
 
     >>> float(probability_of_improvement([[1.0, 2.0, np.inf, np.inf]], [[2.0, 2.0, np.inf, 5.0]]))
     0.5
@@ -154,49 +161,49 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Any:
     return ((a < b) + 0.5 * (a == b)).mean(axis=(-2, -1))
 
 
-def welch(a: ArrayLike, b: ArrayLike) -> float:
-    """The p of Welch's t-test over all runs, settings and seeds pooled, pairing ignored: the paper's test.
+def welch_t_test(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the p-value of Welch's t-test over all runs, settings and seeds pooled: the paper's test.
 
-    Of errors as they count. It takes all runs for independent, as the paper did. Those of one seed are not, which makes
-    it optimistic: where they go up and down together over the settings, its p is smaller than the evidence warrants.
+    Errors must be finite (``clip_errors``). The test treats all runs as independent, as the paper did. Runs of one seed
+    are not, so that its p can be too small.
     """
     a, b = _finite(a), _finite(b)
     if min(a.size, b.size) < 2:
         return 1.0
     if np.ptp(a) == np.ptp(b) == 0:
         return float(a.flat[0] == b.flat[0])
-    # From means and deviations: told the runs, scipy warns about those that are nearly equal.
+    # From moments: given the runs, scipy warns if they are nearly equal.
     moments = (a.mean(), a.std(ddof=1), a.size, b.mean(), b.std(ddof=1), b.size)
     return float(stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue)
 
 
-def paired(a: ArrayLike, b: ArrayLike) -> float:
-    """The p of a t-test over seeds, of what ``relative_difference`` is made of: each seed's ``seed_ratios``.
+def paired_t_test(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the p-value of a t-test over seeds on ``seed_log_ratios``, which ``relative_difference`` summarizes.
 
-    Over seeds, because they are the independent unit. Were all pairs taken for independent, a correlation of .1 between
-    a seed's log ratios in 50 settings would be enough to find a difference that is not there, at a level of .05, in 4
-    of 10 experiments. With one seed there is no telling, and p is 1.
+    Seeds are the independent unit. If all pairs were treated as independent, a correlation of 0.1 between a seed's log
+    ratios in 50 settings would give false positives in 4 of 10 experiments, at a level of 0.05. With one seed p is 1.
 
-    >>> round(paired([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [[2.0, 4.0, 2.0], [2.0, 4.0, 8.0]]), 4)  # 1, 2, 2 times log 2
+    >>> b = [[2.0, 4.0, 2.0], [2.0, 4.0, 8.0]]  # log ratios of the seeds: -1, -2 and -2 times log 2
+    >>> round(paired_t_test([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], b), 4)
     0.0377
     """
-    return against_zero(seed_ratios(a, b))
+    return one_sample_t_test(seed_log_ratios(a, b))
 
 
-def against_zero(numbers: ArrayLike) -> float:
-    """The p of a t-test that the mean of ``numbers [seeds]`` is 0."""
-    seeds = np.asarray(numbers, dtype=float)
+def one_sample_t_test(values: ArrayLike) -> float:
+    """Return the p-value of a t-test that the mean of ``values [seeds]`` is 0."""
+    seeds = np.asarray(values, dtype=float)
     if len(seeds) < 2 or not seeds.any():
         return 1.0
-    # By hand: scipy warns about seeds that are nearly equal.
+    # Not by scipy, which warns if seeds are nearly equal.
     spread = seeds.std(ddof=1) / np.sqrt(len(seeds))
     return float(2 * stats.t.sf(abs(seeds.mean()) / spread, len(seeds) - 1)) if spread else 0.0
 
 
-def seed_ratios(a: ArrayLike, b: ArrayLike) -> Array:
-    """``[seeds]``: each seed's interquartile mean of ``log a - log b`` over settings, of errors as they count.
+def seed_log_ratios(a: ArrayLike, b: ArrayLike) -> Array:
+    """Return each seed's interquartile mean of ``log a - log b`` over settings, ``[seeds]``.
 
-    >>> seed_ratios([[1.0], [1.0], [1.0], [1e9]], [[1.0], [1.0], [1.0], [1.0]])  # one setting in four does not decide
+    >>> seed_log_ratios([[1.0], [1.0], [1.0], [1e9]], [[1.0], [1.0], [1.0], [1.0]])  # robust to one setting in four
     array([0.])
     """
     ratios: Array = iqm(_log_ratios(*_pairs(a, b)).T[:, None, :])
@@ -204,50 +211,53 @@ def seed_ratios(a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p-values corrected for being several, in their order (Holm's step-down).
+    """Return p-values with Holm's step-down correction, in the given order.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
     corrected = [0.0] * len(ps)
-    least = 0.0
-    for rank, place in enumerate(np.argsort(ps, kind="stable")):
-        least = max(least, min(1.0, (len(ps) - rank) * float(ps[place])))
-        corrected[place] = least
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(ps, kind="stable")):
+        largest = max(largest, min(1.0, (len(ps) - rank) * float(ps[index])))
+        corrected[index] = largest
     return corrected
 
 
 def bootstrap(statistic: Callable[..., Any], *errors: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The 95 % interval of ``statistic(*errors)``, by the percentiles of its values for seeds drawn again.
+    """Return the 95 % percentile bootstrap interval of ``statistic(*errors)``, resampling seeds.
 
-    A seed is drawn with its runs in all settings, and alike for all arrays ``[..., settings, seeds]`` and every step of
-    a curve: settings keep their share, pairs stay pairs, and what a seed's runs have in common stays together. With one
-    seed there is nothing to draw, and the interval is a point.
+    A seed is resampled with its runs in all settings, the same seeds for all arrays and all steps of a curve, so that
+    pairs stay paired and settings keep their weight. With one seed the interval is a point.
 
-    ``statistic`` takes arrays ``[..., settings, seeds]`` to ``[...]``; it is given many draws at a time.
+    Args:
+        statistic: from arrays ``[..., settings, seeds]`` to ``[...]``; called with many resamples at a time.
+        errors: arrays ``[..., settings, seeds]``.
+        resamples: number of resamples.
+        seed: of the random numbers.
     """
     arrays = [np.asarray(x, dtype=float) for x in errors]
     settings, seeds = arrays[0].shape[-2:]
     if any(x.shape[-2:] != (settings, seeds) for x in arrays):
         raise ValueError(f"errors are of different shapes: {[x.shape for x in arrays]}; pair them by setting and seed")
     by_seed = [np.ascontiguousarray(np.moveaxis(x, -1, 0)) for x in arrays]
-    at_once = max(1, DRAWN_AT_ONCE // sum(x.size for x in arrays))
+    chunk = max(1, MAX_RESAMPLED_ELEMENTS // sum(x.size for x in arrays))
     drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, seeds))
     parts = []
-    for begin in range(0, resamples, at_once):
-        columns = drawn[begin : begin + at_once]
+    for begin in range(0, resamples, chunk):
+        columns = drawn[begin : begin + chunk]
         part = np.asarray(statistic(*(np.moveaxis(x[columns], 1, -1) for x in by_seed)))
         if part.shape[:1] != columns.shape[:1]:
             raise ValueError("a statistic must keep the axes before [settings, seeds], and not reduce them too")
         parts.append(part)
     values = np.sort(np.concatenate(parts), axis=0)
-    # Values that were drawn, not points between two of them: one may be infinite.
+    # Order statistics without interpolation: one of two neighbours may be infinite.
     tail = int((1 - CONFIDENCE) / 2 * (resamples - 1))
     return values[tail], values[resamples - 1 - tail]
 
 
 def divergence_rate(errors: ArrayLike) -> tuple[float, tuple[float, float]]:
-    """The share of runs that diverged, with its Wilson interval, which has a width even where none or all did."""
+    """Return the share of diverged runs and its 95 % Wilson interval, which has a width even for shares of 0 and 1."""
     diverged = np.isinf(np.asarray(errors, dtype=float))
     test = stats.binomtest(int(diverged.sum()), diverged.size)
     low, high = test.proportion_ci(CONFIDENCE, method="wilson")
@@ -255,15 +265,14 @@ def divergence_rate(errors: ArrayLike) -> tuple[float, tuple[float, float]]:
 
 
 def best_setting(errors: ArrayLike) -> tuple[tuple[int, int], Array]:
-    """Errors at the best setting, ``[seeds]``, each seed's at the setting that was best without it.
+    """Return the two selected settings, and errors ``[seeds]`` at the best setting without selection bias.
 
-    The first half of the seeds chooses (the lowest interquartile mean) for the second, and the reverse: errors of the
-    seeds that chose a setting are lower than what it would give again. Also returns the two settings chosen.
+    The first half of the seeds selects the setting (lowest interquartile mean) for the second half, and vice versa.
     """
     errors = np.asarray(errors, dtype=float)
     half = errors.shape[1] // 2
     if half == 0:
-        raise ValueError("best_setting needs 2 seeds or more: some to choose a setting, others to measure it")
+        raise ValueError("best_setting needs 2 seeds or more: some to select a setting, others to evaluate it")
     first, second = (int(np.argmin(iqm(part[:, None, :]))) for part in (errors[:, :half], errors[:, half:]))
     return (first, second), np.concatenate([errors[second, :half], errors[first, half:]])
 
@@ -271,14 +280,14 @@ def best_setting(errors: ArrayLike) -> tuple[tuple[int, int], Array]:
 def _pairs(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if a.ndim != 2 or a.shape != b.shape or a.size == 0:
-        raise ValueError(f"errors must be two arrays [settings, seeds] of one shape, and not {a.shape} and {b.shape}")
+        raise ValueError(f"errors must be two arrays [settings, seeds] of the same shape, got {a.shape} and {b.shape}")
     if not (np.all(a >= 0) and np.all(b >= 0)):
         raise ValueError("errors must be 0 or more, and inf where a run diverged")
     return a, b
 
 
 def _log_ratios(a: ArrayLike, b: ArrayLike) -> Array:
-    """``log a - log b``, with the smallest number there is in the place of 0."""
+    """Return ``log a - log b``, with 0 replaced by the smallest positive number."""
     tiny = np.finfo(float).tiny
     ratios: Array = np.log(np.maximum(_finite(a), tiny)) - np.log(np.maximum(_finite(b), tiny))
     return ratios
@@ -287,5 +296,5 @@ def _log_ratios(a: ArrayLike, b: ArrayLike) -> Array:
 def _finite(errors: ArrayLike) -> Array:
     finite = np.asarray(errors, dtype=float)
     if np.isinf(finite).any():
-        raise ValueError("runs diverged: say by ``worst`` what they count as")
+        raise ValueError("some runs diverged: set ``worst_error`` to what they count as")
     return finite

@@ -1,36 +1,38 @@
-"""What is kept of a figure once its runs are done: all that a report needs, in a small JSON file."""
+"""Summaries of figures: everything that a report needs, as small JSON files."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .errors import DataError, one_line
 from .experiment import Scale
-from .figures.base import Comparison, Panel, Series, Verdict
-from .mistakes import UserError
+from .figures.figure import Comparison, Panel, Series, Verdict
+from .files import write_file
+
+NAME = re.compile(r"[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A figure at some scale: where it comes from, what to draw, and what was found."""
+    """The content of a figure at one scale: panels to draw, verdicts, and provenance."""
 
-    name: str  # "fig3"
+    name: str  # "fig3"; part of file names, so of lower-case letters, digits and underscores only
     title: str
     claims: tuple[int, ...]
     settings: str
     scale: Scale
-    command: str  # makes it again
+    command: str  # reproduces the figure
     panels: Sequence[Panel]
     verdicts: Sequence[Verdict]
     runs: int
     diverged: int
-    seconds: float  # of computing
+    seconds: float  # of all runs together
     cut: str = ""
     machines: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the libraries
@@ -43,6 +45,8 @@ class Summary:
     @staticmethod
     def from_json(text: str) -> Summary:
         own = json.loads(text)
+        if not (isinstance(own, dict) and isinstance(own.get("name"), str) and NAME.fullmatch(own["name"])):
+            raise ValueError("its name must consist of lower-case letters, digits and underscores")
         own["panels"] = tuple(_panel(panel) for panel in own["panels"])
         own["verdicts"] = tuple(_verdict(verdict) for verdict in own["verdicts"])
         own["seconds"] = float(own["seconds"])
@@ -50,12 +54,12 @@ class Summary:
 
 
 def write_summary(summary: Summary, out: Path) -> Path:
-    """``<out>/summaries/fig3.json``, whole or not at all."""
+    """Writes ``<out>/summaries/fig3.json`` atomically."""
     return write_file(out / "summaries" / f"{summary.name}.json", summary.to_json().encode())
 
 
 def read_summaries(out: Path) -> list[Summary]:
-    """All that ``write_summary`` left, in the order of the paper."""
+    """All summaries in ``<out>/summaries``, in the order of the paper."""
     return in_order(_read(path) for path in (out / "summaries").glob("*.json"))
 
 
@@ -63,11 +67,13 @@ def _read(path: Path) -> Summary:
     try:
         return Summary.from_json(path.read_text("utf-8"))
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path} is not a summary ({error!r}); remove it and reproduce its figure again") from error
+        raise DataError(
+            f"{path} is not a summary ({one_line(error)}). Delete it and reproduce its figure again."
+        ) from error
 
 
 def in_order(summaries: Iterable[Summary]) -> list[Summary]:
-    """Figures before claims without one, each by its number."""
+    """Figures by number, then claims without a figure by number."""
 
     def place(summary: Summary) -> tuple[bool, int, str]:
         digits = re.search(r"\d+", summary.name)
@@ -76,20 +82,8 @@ def in_order(summaries: Iterable[Summary]) -> list[Summary]:
     return sorted(summaries, key=place)
 
 
-def write_file(path: Path, content: bytes) -> Path:
-    """Write through a neighbour, so that nobody ever reads half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        neighbour.write_bytes(content)
-        neighbour.replace(path)
-    finally:
-        neighbour.unlink(missing_ok=True)
-    return path
-
-
 def json_text(value: Any) -> str:
-    """JSON that is small and easy to compare: sorted keys, six digits, infinities as strings, lists on one line.
+    """Compact JSON that is easy to compare: sorted keys, six digits, infinities as strings, lists on one line.
 
     >>> print(json_text({"p": 0.12345678, "effect": math.inf, "at": (1, 2)}), end="")
     {
@@ -98,11 +92,11 @@ def json_text(value: Any) -> str:
      "p": 0.123457
     }
     """
-    return _lay_out(_plain(value)) + "\n"
+    return _format(_plain(value)) + "\n"
 
 
 def _plain(value: Any) -> Any:
-    """JSON has neither infinities nor arrays."""
+    """Converts arrays to lists, rounds floats, and writes infinities as strings: JSON has neither."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):
@@ -114,14 +108,14 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
-def _lay_out(value: Any, margin: str = "") -> str:
-    """A key or a record a line, while a list of numbers keeps to one line."""
+def _format(value: Any, margin: str = "") -> str:
+    """One key or object per line; lists of numbers stay on one line."""
     inner = margin + " "
     if isinstance(value, dict) and value:
-        lines = [f"{json.dumps(key)}: {_lay_out(value[key], inner)}" for key in sorted(value)]
+        lines = [f"{json.dumps(key)}: {_format(value[key], inner)}" for key in sorted(value)]
         return f"{{\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}}}"
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return f"[\n{inner}" + f",\n{inner}".join(_lay_out(item, inner) for item in value) + f"\n{margin}]"
+        return f"[\n{inner}" + f",\n{inner}".join(_format(item, inner) for item in value) + f"\n{margin}]"
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""An actor that sees frames, and an expert: an actor that plays a game, kept in a file."""
+"""The actor-critic network for Atari frames, and experts: trained actors, stored in files."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..problems.policies import making_of
+from ..problems.policies import training_command
 from ..problems.tensor_file import TensorFile
 from .games import STACK, action_count, check_game
 from .sb3 import read_sb3
 
-CURVE = "curve"
+CURVE = "curve"  # the tensor of the learning curve in the file
 
 
 class Actor(nn.Module):
-    """The network of Mnih et al. (2015) with two heads: logits of actions ``[n, actions]`` and values ``[n]``."""
+    """The network of Mnih et al. (2015) with two heads: logits ``[n, actions]`` and values ``[n]``."""
 
-    def __init__(self, actions: int, numbers: torch.Generator | None = None) -> None:
+    def __init__(self, actions: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         single = torch.float32
         self.trunk = nn.Sequential(
@@ -41,23 +41,25 @@ class Actor(nn.Module):
         self.value = nn.Linear(512, 1, dtype=single)
         for layer in self.trunk:
             if isinstance(layer, nn.Conv2d | nn.Linear):
-                _orthogonal(layer, math.sqrt(2), numbers)
-        _orthogonal(self.policy, 0.01, numbers)  # all actions begin equally likely
-        _orthogonal(self.value, 1.0, numbers)
+                _orthogonal(layer, math.sqrt(2), generator)
+        _orthogonal(self.policy, 0.01, generator)  # all actions are almost equally likely at first
+        _orthogonal(self.value, 1.0, generator)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Of frames in bytes, ``[n, 4, 84, 84]``."""
-        # A GPU convolves faster what has its channels side by side.
-        order = torch.channels_last if observations.is_cuda else torch.contiguous_format
-        features = self.trunk(observations.to(torch.float32, memory_format=order) / 255)
+        """Logits and values of frames, uint8 ``[n, 4, 84, 84]``."""
+        # Convolutions on a GPU are faster in this memory format.
+        memory_format = torch.channels_last if observations.is_cuda else torch.contiguous_format
+        features = self.trunk(observations.to(torch.float32, memory_format=memory_format) / 255)
         return self.policy(features), self.value(features).squeeze(-1)
 
 
 @dataclass(frozen=True)
 class Expert:
-    """Draws actions as likely as its actor likes them, or if ``greedy`` takes the one it likes best; and any one in a
-    share of ``epsilon`` of all steps. Action values are meant to be followed greedily. A policy that was trained
-    by drawing from it is to be drawn from: taken at its best it may walk into a corner and stay there."""
+    """The policy of an actor with ε random actions.
+
+    Actions are sampled from the softmax of the logits, or are their argmax if ``greedy``. A network of action values is
+    meant to act greedily; a policy that was trained by sampling is not, and may get stuck if it does.
+    """
 
     game: str
     actor: Actor
@@ -65,69 +67,78 @@ class Expert:
     greedy: bool = False
 
     @torch.no_grad()
-    def act(self, observations: Tensor, numbers: torch.Generator) -> Tensor:
-        """Actions ``[n]``, on the CPU, for frames ``[n, 4, 84, 84]``. The random numbers are drawn on the CPU, as many
-        at every step, so that chance is the same on every machine."""
+    def act(self, observations: Tensor, generator: torch.Generator) -> Tensor:
+        """Actions ``[n]`` on the CPU for frames ``[n, 4, 84, 84]``.
+
+        Random numbers are drawn on the CPU, equally many in every step, so that they are the same on all machines.
+        """
         weight = self.actor.policy.weight
-        likes = self.actor(observations.to(weight.device, non_blocking=True))[0].cpu()
-        own = likes.argmax(-1)
+        logits = self.actor(observations.to(weight.device, non_blocking=True))[0].cpu()
+        action = logits.argmax(-1)
         if not self.greedy:
-            own = torch.multinomial(likes.softmax(-1), 1, generator=numbers).squeeze(-1)
-        other = torch.randint(len(weight), own.shape, generator=numbers)
-        at_random = torch.rand(own.shape, generator=numbers, dtype=torch.float64) < self.epsilon
-        return torch.where(at_random, other, own)
+            action = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+        random_action = torch.randint(len(weight), action.shape, generator=generator)
+        is_random = torch.rand(action.shape, generator=generator, dtype=torch.float64) < self.epsilon
+        return torch.where(is_random, random_action, action)
 
     def rounded(self) -> Expert:
-        """The same to half precision, as a file keeps it: whoever loads it plays exactly like this one."""
+        """The expert in half precision, as it is stored: it acts exactly like the one that is loaded."""
         actor = copy.deepcopy(self.actor)
         return replace(self, actor=actor.half().float())
 
     def fingerprint(self) -> str:
-        """Twelve characters that tell how it plays from how others do."""
+        """Twelve characters of a hash of the weights and of how actions are chosen."""
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.actor.state_dict().items()}
         return hashlib.sha256(save(weights) + repr((self.epsilon, self.greedy)).encode()).hexdigest()[:12]
 
 
 def save_expert(path: Path, expert: Expert, curve: Tensor, about: dict[str, str]) -> None:
-    """With its learning curve (rows of steps, seconds and score) and what is to be known about it. In half precision:
-    see ``rounded``."""
+    """Writes an expert in half precision (see ``rounded``).
+
+    Args:
+        curve: the learning curve, rows of steps, seconds and score.
+        about: metadata.
+    """
     weights = {name: tensor.detach().cpu().half().contiguous() for name, tensor in expert.actor.state_dict().items()}
     _file(path, expert.game).write({**weights, CURVE: curve}, {**about, "game": expert.game})
 
 
-def about_expert(path: Path, game: str) -> tuple[Tensor, dict[str, str]]:
-    """The learning curve of an expert of this project's, and what its file says about it."""
+def read_metadata(path: Path, game: str) -> tuple[Tensor, dict[str, str]]:
+    """The learning curve and the metadata of an expert that ``save_expert`` wrote."""
     tensors, about = _file(path, game).read([*Actor(action_count(game)).state_dict(), CURVE])
     return tensors[CURVE], about
 
 
 def load_expert(path: Path | str, game: str = "ms_pacman") -> Expert:
-    """An expert for the game, from a file of this project's or a ``.zip`` of Stable-Baselines3's; or an ``ExpertError``
-    of one line that says what is wrong with the file."""
+    """The expert in a file of this package, or in a ``.zip`` of Stable-Baselines3.
+
+    Raises:
+        DataError: the file is missing, damaged, or of another game.
+    """
     check_game(game)
     path = Path(path)
     file = _file(path, game)
     actor = Actor(action_count(game))
-    wanted = actor.state_dict()
+    expected = actor.state_dict()
     greedy = False
     if path.suffix == ".zip":
-        weights, greedy = read_sb3(file)
+        weights, greedy = read_sb3(file, expected)
     else:
-        weights, about = file.read([*wanted, CURVE])
+        weights, about = file.read([*expected, CURVE])
         if about.get("game") != game:
-            raise file.refused(f"it plays {about.get('game', 'no game that it names')}, not {game}")
-    for name, tensor in wanted.items():
+            raise file.refused(f"it plays {about.get('game', 'an unknown game')}, not {game}")
+    for name, tensor in expected.items():
         if weights[name].shape != tensor.shape:
             raise file.refused(f"the shape of {name} is {list(weights[name].shape)}, not {list(tensor.shape)}")
-    actor.load_state_dict({name: weights[name] for name in wanted})
+    actor.load_state_dict({name: weights[name] for name in expected})
     return Expert(game, actor.requires_grad_(False), greedy=greedy)
 
 
-def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float, numbers: torch.Generator | None) -> None:
-    nn.init.orthogonal_(layer.weight, gain, generator=numbers)
+def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float, generator: torch.Generator | None) -> None:
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
 
 
 def _file(path: Path, game: str) -> TensorFile:
-    return TensorFile(path, "expert", making_of(game))
+    return TensorFile(path, "expert", training_command(game))

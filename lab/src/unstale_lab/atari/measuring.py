@@ -1,4 +1,4 @@
-"""Measuring along a run, whichever algorithm learns: the score, and how stale momentum is."""
+"""Measurements during control runs: the score, and the staleness of momentum."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple, Protocol
 
 import unstale
 
-WATCHED_BATCHES = 5  # in one reading of drift: to look again at every batch that momentum remembers would take long
-OVER = object()
-UNWATCHED = 3  # turns for each one that is watched, at least: being watched takes time
+BATCHES_PER_READING = 5  # past batches that are evaluated again for one reading of drift; all would take too long
+MIN_UNMONITORED_RATIO = 3  # unmonitored iterations per monitored one: monitoring takes time
+_END = object()
 
 
 class Length(Protocol):
-    """Of the settings, what says how long a run is."""
+    """Settings with the length of a run."""
 
     @property
     def steps(self) -> int: ...
 
 
 class Trainer(Protocol):
-    """Who plays and learns in turns."""
+    """An algorithm that plays and learns in iterations."""
 
     optimizer: unstale.CorrectedAdam
     steps: int  # of all games together, so far
@@ -31,16 +31,16 @@ class Trainer(Protocol):
     def settings(self) -> Length: ...
 
     @property
-    def steps_a_turn(self) -> int: ...
+    def steps_per_iteration(self) -> int: ...
 
     @property
-    def updates_a_turn(self) -> int: ...
+    def updates_per_iteration(self) -> int: ...
 
     def run(self) -> Generator[Any, None, None]:
-        """To the end of the run, with something to iterate over after every turn."""
+        """Trains to the end of the run, and yields after every iteration."""
 
     def score(self) -> float:
-        """The mean of the last games; not a number before the first is over."""
+        """The mean score of the last games; NaN before the first has finished."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -48,12 +48,12 @@ class Trainer(Protocol):
 
 
 class Point(NamedTuple):
-    """One point of a learning curve. What was not measured is not a number."""
+    """One point of a learning curve. What was not measured is NaN."""
 
     steps: int  # of all games together; each is 4 frames
-    seconds: float  # spent in playing and learning
+    seconds: float  # of playing and learning
     score: float
-    staleness: float  # and the next: see unstale.diagnostics.GroupReading
+    staleness: float  # this and the next: see unstale.diagnostics.GroupReading
     bounded_share: float
     # See unstale.diagnostics.Drift.
     drift: float = math.nan
@@ -62,39 +62,40 @@ class Point(NamedTuple):
 
 
 def measured(trainer: Trainer, every: int) -> Iterator[Point]:
-    """Trains to the end, be it that of the steps or of the time, with a point after ``every`` so many turns and after
-    the last. For drift, the turns before a
-    point are watched, as many as momentum remembers. They take longer, so not every point has it where points are
-    close."""
+    """Trains to the end, and yields a point after every ``every`` iterations and after the last one.
+
+    Drift is measured by monitoring the iterations before a point, as many as the memory of momentum has. They take
+    longer, so that if points are close to one another, not every point has a value of drift.
+    """
     horizon = unstale.paper_horizon(trainer.optimizer.momentum_beta)
-    turns = math.ceil(trainer.settings.steps / trainer.steps_a_turn)
-    watched = math.ceil(horizon / trainer.updates_a_turn)
-    between_readings = min(turns, every * math.ceil((1 + UNWATCHED) * watched / every))
-    batches = min(horizon, between_readings * trainer.updates_a_turn)
-    learning, monitor, told = trainer.run(), None, trainer.steps
+    iterations = math.ceil(trainer.settings.steps / trainer.steps_per_iteration)
+    monitored = math.ceil(horizon / trainer.updates_per_iteration)
+    between_readings = min(iterations, every * math.ceil((1 + MIN_UNMONITORED_RATIO) * monitored / every))
+    batches = min(horizon, between_readings * trainer.updates_per_iteration)
+    training, monitor, last_point = trainer.run(), None, trainer.steps
     try:
-        for turn in range(trainer.steps // trainer.steps_a_turn + 1, turns + 1):
-            to_reading = -turn % between_readings
-            if monitor is None and to_reading < watched:
+        for iteration in range(trainer.steps // trainer.steps_per_iteration + 1, iterations + 1):
+            to_reading = -iteration % between_readings
+            if monitor is None and to_reading < monitored:
                 monitor = unstale.diagnostics.Monitor(
-                    trainer.optimizer, horizon, every=max(1, batches // WATCHED_BATCHES)
+                    trainer.optimizer, horizon, every=max(1, batches // BATCHES_PER_READING)
                 )
-            if next(learning, OVER) is OVER:  # by the clock
+            if next(training, _END) is _END:  # the time limit
                 break
             drift = None
             if monitor is not None and to_reading == 0:
                 drift = monitor.read()
                 monitor.close()
                 monitor = None
-            if turn % every == 0 or turn == turns:
-                told = trainer.steps
+            if iteration % every == 0 or iteration == iterations:
+                last_point = trainer.steps
                 yield _point(trainer, drift)
-        if trainer.steps > told:
+        if trainer.steps > last_point:
             yield _point(trainer, None)
     finally:
         if monitor is not None:
             monitor.close()
-        learning.close()
+        training.close()
 
 
 def _point(trainer: Trainer, drift: unstale.diagnostics.Drift | None) -> Point:

@@ -1,7 +1,7 @@
-"""Proximal policy optimisation (Schulman et al. 2017) on games that are played side by side.
+"""Proximal policy optimization (Schulman et al., 2017) on parallel games.
 
-Ordinary, but for the critic: where its momentum is to be corrected, its gradient goes through ``optimizer.backward``.
-The actor's gradient rides along in the same momentum, uncorrected.
+It differs from the standard algorithm only in the critic: if momentum is corrected, the gradient of the critic goes
+through ``optimizer.backward``. The gradient of the actor is part of the same momentum, uncorrected.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from torch import Tensor, nn
 
 import unstale
 
-from ..mistakes import UserError, unknown
+from ..errors import UserError, unknown
+from ..problems.n_step_returns import n_step_returns
 from .actor import Actor, Expert, load_expert
 from .games import action_count, check_game
-from .returns import n_step_parts
 from .rollout import REWARDS, Collector, Rollout
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a run depends on."""
+    """All settings of a run."""
 
     game: str = "ms_pacman"
     seed: int = 0
     steps: int = 6_000_000  # of all games together
-    minutes: float | None = None  # the run ends, and its rates fade, by whichever limit is nearer
+    minutes: float | None = None  # the run ends at whichever limit is reached first; rates decay accordingly
     games: int = 128
-    rollout: int = 32  # steps of each game between two updates
+    rollout: int = 32  # steps of each game per iteration
     epochs: int = 4
     minibatch: int = 1024
-    lr: float = 5e-4  # 2.5e-4 is usual for minibatches of 256; twice that goes with four times the samples
+    lr: float = 5e-4  # 2.5e-4 is usual for minibatches of 256; it is scaled with the root of the batch size
     beta: float = 0.9
     gamma: float = 0.99
     lam: float = 0.95
     clip: float = 0.1
     entropy: float = 0.01
-    value_weight: float = 0.25  # half the usual: values of logarithmic rewards are about twice those of signs
+    value_weight: float = 0.25  # half the usual: values of "log" rewards are about twice as large
     max_norm: float = 0.5
     reward: str = "log"
-    n_step: int = 0  # 0: the critic learns λ-returns, which stand still; n: live targets, n steps ahead
-    correction: str = "none"  # one of the library's, for the critic; and so are the next two
+    n_step: int = 0  # 0: fixed λ-returns as targets of the critic; n: n-step targets that follow the critic
+    correction: str = "none"  # for the critic; this and the next two: see unstale.CorrectedAdam
     horizon: int | None = None
     trust: float | None = 1.0
-    begin_with: str = ""  # the file of an expert to go on from
+    begin_with: str = ""  # the file of an expert to continue from
 
     def check(self) -> None:
-        """Refuses, in one line, what cannot be run."""
+        """Raises ``UserError`` for invalid settings."""
         check_game(self.game)
         if self.reward not in REWARDS:
             raise unknown("reward", self.reward, REWARDS)
@@ -62,22 +62,24 @@ class Settings:
         if self.minutes is not None and not self.minutes > 0:
             raise UserError(f"minutes must be more than 0, not {self.minutes}")
         if self.games * self.rollout % self.minibatch:
-            raise UserError(f"{self.games} games × {self.rollout} steps do not divide by {self.minibatch} a minibatch")
+            raise UserError(
+                f"{self.games} games × {self.rollout} steps are not divisible by the minibatch size {self.minibatch}"
+            )
         if self.correction != "none" and not self.n_step:
-            raise UserError("a correction follows targets that move: give n_step, 5 for example")
+            raise UserError("a correction needs n-step targets: set n_step, for example to 5")
 
 
 class Progress(NamedTuple):
-    """Where a run is after a rollout."""
+    """The state of a run after an iteration."""
 
     steps: int
     seconds: float
-    score: float  # the mean over the last games; not a number before the first is over
+    score: float  # the mean of the last games; NaN before the first has finished
     done: float  # 0 to 1
 
 
 class Minibatch(NamedTuple):
-    """Samples of a rollout, [m] each; the critic's target is ``reward + discount · V(following)``."""
+    """Samples of a rollout, [m] each. The target of the critic is ``reward + discount · V(following)``."""
 
     observation: Tensor
     action: Tensor
@@ -85,26 +87,26 @@ class Minibatch(NamedTuple):
     advantage: Tensor
     reward: Tensor
     discount: Tensor
-    following: Tensor | None  # none where the target stands still
+    following: Tensor | None  # None if the target is fixed
 
     def target(self, actor: Actor) -> Tensor:
         return self.reward if self.following is None else self.reward + self.discount * actor(self.following)[1]
 
 
 class PPO:
-    """An actor, its optimizer and where its run is; ``run`` is the training loop."""
+    """The actor, its optimizer, and the state of the run; ``run`` is the training loop."""
 
     def __init__(self, settings: Settings, device: torch.device | str = "cpu") -> None:
         settings.check()
         self.settings = settings
         self.device = torch.device(device)
-        self.numbers = torch.Generator(self.device).manual_seed(settings.seed)
-        weights = torch.Generator().manual_seed(settings.seed)
-        self.actor = Actor(action_count(settings.game), weights).to(self.device)
+        self.generator = torch.Generator(self.device).manual_seed(settings.seed)
+        initialization = torch.Generator().manual_seed(settings.seed)
+        self.actor = Actor(action_count(settings.game), initialization).to(self.device)
         if settings.begin_with:
             expert = load_expert(settings.begin_with, settings.game)
             if expert.greedy:
-                raise UserError(f"{settings.begin_with} has action values, and no policy to go on from")
+                raise UserError(f"{settings.begin_with} has action values, not a policy to continue from")
             self.actor.load_state_dict(expert.actor.state_dict())
         self.optimizer = unstale.CorrectedAdam(
             self.actor,
@@ -117,20 +119,20 @@ class PPO:
         )
         self.steps, self.seconds = 0, 0.0
         self.curve: list[Progress] = []
-        self.steps_a_turn = settings.games * settings.rollout
-        self.updates_a_turn = settings.epochs * self.steps_a_turn // settings.minibatch
+        self.steps_per_iteration = settings.games * settings.rollout
+        self.updates_per_iteration = settings.epochs * self.steps_per_iteration // settings.minibatch
 
     def run(self) -> Generator[Progress, None, None]:
-        """Plays and learns in turns until the steps or the minutes are spent."""
+        """Alternates between rollouts and updates until the limit of steps or minutes is reached."""
         settings = self.settings
-        # A run that was interrupted goes on with other games, not with its first ones again.
-        games = 1_000_000_007 * settings.seed + self.steps
-        collector = Collector(settings.game, settings.games, settings.rollout, games, settings.reward, self.device)
+        # A resumed run continues with new games, not with the first ones again.
+        seed = 1_000_000_007 * settings.seed + self.steps
+        collector = Collector(settings.game, settings.games, settings.rollout, seed, settings.reward, self.device)
         try:
             while self.done() < 1:
                 began = time.perf_counter()
-                self.learn(collector.collect(self.actor, self.numbers))
-                self.steps += self.steps_a_turn
+                self.learn(collector.collect(self.actor, self.generator))
+                self.steps += self.steps_per_iteration
                 self.seconds += time.perf_counter() - began
                 self.curve.append(Progress(self.steps, self.seconds, collector.score(), self.done()))
                 yield self.curve[-1]
@@ -138,27 +140,27 @@ class PPO:
             collector.close()
 
     def done(self) -> float:
-        """The share of the run that is over, by steps or by the clock."""
-        by_clock = self.seconds / (60 * self.settings.minutes) if self.settings.minutes else 0.0
-        return min(1.0, max(self.steps / self.settings.steps, by_clock))
+        """The completed fraction of the run, by steps or by time."""
+        by_time = self.seconds / (60 * self.settings.minutes) if self.settings.minutes else 0.0
+        return min(1.0, max(self.steps / self.settings.steps, by_time))
 
     def learn(self, rollout: Rollout) -> None:
-        """Several passes over a rollout. Learning rate and entropy fade over the run: in the end the actor is still
-        drawn from, but nothing keeps it undecided for the sake of exploring."""
+        """Several epochs of updates on a rollout. The learning rate and the weight of the entropy bonus decay linearly
+        over the run."""
         settings = self.settings
         left = 1 - self.done()
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * left
-        for batch in minibatches(rollout, settings, self.numbers):
+        for batch in minibatches(rollout, settings, self.generator):
             self._backward(batch, settings.entropy * left)
             nn.utils.clip_grad_norm_(self.actor.parameters(), settings.max_norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-    def _backward(self, batch: Minibatch, entropy: float) -> None:
-        """Fills ``.grad`` with the gradients of actor and critic."""
+    def _backward(self, batch: Minibatch, entropy_weight: float) -> None:
+        """Sets ``.grad`` to the gradients of actor and critic."""
         logits, value = self.actor(batch.observation)
-        policy = policy_loss(batch, logits, self.settings.clip, entropy)
+        policy = policy_loss(batch, logits, self.settings.clip, entropy_weight)
         weight = self.settings.value_weight
         if self.settings.correction == "none" and not self.optimizer.watchers:  # both in one pass
             with torch.no_grad():
@@ -166,49 +168,51 @@ class PPO:
             critic = nn.functional.mse_loss(value, target) / 2
             (policy + weight * critic).backward()
             return
-        if self.optimizer.watchers or self.settings.correction == "oracle":  # these look at past batches again
+        if self.optimizer.watchers or self.settings.correction == "oracle":  # these evaluate past batches again
             self.optimizer.backward(lambda: (self.actor(batch.observation)[1], batch.target(self.actor)), weight=weight)
         else:
             self.optimizer.backward(value, batch.target(self.actor), weight=weight)
         policy.backward()  # adds to .grad
 
     def score(self) -> float:
-        """The mean over the last games; not a number before the first is over."""
+        """The mean score of the last games; NaN before the first has finished."""
         return self.curve[-1].score if self.curve else math.nan
 
     def policy(self) -> Expert:
         return Expert(self.settings.game, self.actor)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the run depends on, but for the games under way."""
+        """Everything that the rest of the run depends on, except the games in progress."""
         return {
             "actor": self.actor.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "numbers": self.numbers.get_state(),
+            "generator": self.generator.get_state(),
             "curve": [tuple(row) for row in self.curve],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.actor.load_state_dict(state["actor"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.numbers.set_state(state["numbers"].cpu())
+        self.generator.set_state(state["generator"].cpu())
         self.curve = [Progress(*row) for row in state["curve"]]
         self.steps, self.seconds = self.curve[-1][:2] if self.curve else (0, 0.0)
 
 
-def minibatches(rollout: Rollout, settings: Settings, numbers: torch.Generator) -> Iterator[Minibatch]:
-    """A rollout's samples, shuffled anew in every epoch."""
+def minibatches(rollout: Rollout, settings: Settings, generator: torch.Generator) -> Iterator[Minibatch]:
+    """The samples of a rollout in minibatches, reshuffled in every epoch."""
     never = torch.zeros_like(rollout.ended)
     returns = unstale.targets.td_lambda(
         rollout.reward, rollout.value[1:], rollout.ended, never, settings.gamma, settings.lam
     )
     advantage = (returns - rollout.value[:-1]).flatten()
     observation, action, log_prob = (x.flatten(0, 1) for x in (rollout.observation, rollout.action, rollout.log_prob))
-    reward, discount, following = n_step_parts(rollout.reward, rollout.ended, settings.gamma, settings.n_step)
-    if not settings.n_step:
-        reward = returns.flatten()
+    reward, discount, following = returns.flatten(), torch.zeros_like(advantage), None
+    if settings.n_step:
+        parts = n_step_returns(rollout.reward, rollout.ended, never, settings.gamma, settings.n_step)
+        reward, discount = parts.reward.flatten(), parts.discount.flatten()
+        following = _following(parts.steps)
     for _ in range(settings.epochs):
-        order = torch.randperm(len(advantage), generator=numbers, device=advantage.device)
+        order = torch.randperm(len(advantage), generator=generator, device=advantage.device)
         for rows in order.split(settings.minibatch):
             yield Minibatch(
                 observation[rows],
@@ -217,15 +221,22 @@ def minibatches(rollout: Rollout, settings: Settings, numbers: torch.Generator) 
                 advantage[rows],
                 reward[rows],
                 discount[rows],
-                observation[following[rows]] if settings.n_step else None,
+                None if following is None else observation[following[rows]],
             )
 
 
-def policy_loss(batch: Minibatch, logits: Tensor, clip: float, entropy: float) -> Tensor:
-    """The clipped objective, with normalised advantages, and a reward for undecidedness."""
+def _following(steps: Tensor) -> Tensor:
+    """The index of the state that each sample bootstraps from, in the flattened rollout, [T * n]."""
+    length, games = steps.shape
+    time, game = (torch.arange(size, device=steps.device) for size in (length, games))
+    return ((time[:, None] + steps) * games + game).flatten()
+
+
+def policy_loss(batch: Minibatch, logits: Tensor, clip: float, entropy_weight: float) -> Tensor:
+    """The clipped objective with normalized advantages and an entropy bonus."""
     log_probs = logits.log_softmax(-1)
     ratio = (log_probs.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1) - batch.log_prob).exp()
     advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
-    gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
-    undecidedness = -(log_probs.exp() * log_probs).sum(-1).mean()
-    return -gain - entropy * undecidedness
+    objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+    entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+    return -objective - entropy_weight * entropy

@@ -1,4 +1,4 @@
-"""How well a policy plays."""
+"""Evaluation of policies on whole games."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import torch
 from .games import Policy, make_games
 
 GAMES = 30
-LAST_GAMES = 100  # whose mean is the score of a learning curve
-UNSEEN_IN_TRAINING = 1 << 60  # added to seeds
+SCORE_WINDOW = 100  # games whose mean is the score in a learning curve
+EVALUATION_SEED_OFFSET = 1 << 60  # keeps evaluation games apart from training games
 
 
 class GamePolicy(Policy, Protocol):
-    """Whoever can play a certain game."""
+    """A policy for one game."""
 
     @property
     def game(self) -> str: ...
 
 
 def evaluate(policy: GamePolicy, games: int = GAMES, seed: int = 0) -> list[float]:
-    """The scores of whole games, one in each of ``games`` side by side: the first to finish among many would be the
-    short ones."""
-    played = make_games(policy.game, games, UNSEEN_IN_TRAINING + seed)
-    numbers = torch.Generator().manual_seed(seed)
-    frames, _ = played.reset()
+    """The scores of whole games, one per parallel environment: taking the first games to finish would favor short
+    ones."""
+    envs = make_games(policy.game, games, EVALUATION_SEED_OFFSET + seed)
+    generator = torch.Generator().manual_seed(seed)
+    frames, _ = envs.reset()
     scores, playing = np.zeros(games), np.ones(games, dtype=bool)
     while playing.any():
-        frames, rewards, terminated, truncated, _ = played.step(policy.act(torch.from_numpy(frames), numbers).numpy())
+        frames, rewards, terminated, truncated, _ = envs.step(policy.act(torch.from_numpy(frames), generator).numpy())
         scores += rewards * playing
         playing &= ~(terminated | truncated)
-    played.close()
+    envs.close()
     return scores.tolist()

@@ -1,4 +1,4 @@
-"""Recordings of play: every picture kept once, whatever the number of observations it is part of."""
+"""Recordings of games: every frame is stored once, although it is part of several observations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -15,22 +15,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..problems.pictures import stacked
+from ..problems.images import stack_indices
+from ..problems.n_step_returns import n_step_returns
 from ..problems.tensor_file import TensorFile
-from .emulator import Emulator, Picture, State
+from .emulator import Emulator, Frame, State
 from .games import SIDE, STACK, Policy
 
 
-class KnownPolicy(Policy, Protocol):
+class FingerprintedPolicy(Policy, Protocol):
+    """A policy that identifies itself."""
+
     def fingerprint(self) -> str:
-        """Tells it from other policies."""
+        """A string that differs from those of other policies."""
         ...
 
 
 @dataclass(frozen=True)
 class Sarsa:
-    """The target of ``Q(state, action)`` is ``reward + discount · Q(next_state, next_action)``. States are indices of
-    transitions on the tape; where the game ended on the way, the discount is 0 and the next state any."""
+    """n-step Sarsa samples. The target of ``Q(state, action)`` is ``reward + discount · Q(next_state, next_action)``.
+
+    States are indices of transitions. If the game terminated on the way, the discount is 0 and the next state is
+    arbitrary.
+    """
 
     state: Tensor
     action: Tensor
@@ -42,41 +48,37 @@ class Sarsa:
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """Transitions in the order of play, one episode after the other.
+    """Transitions in temporal order, one episode after another.
 
-    An episode of T actions has T+1 pictures, one after the other in ``frames``; the last is what was seen after the
-    last action. Picture 0 belongs to no episode: it is blank, and stands in for what was before an episode's first.
+    An episode of T actions has T+1 consecutive ``frames``; the last one follows the last action. Frame 0 belongs to no
+    episode: it is blank, and pads observations at the start of episodes.
     """
 
-    frames: Tensor  # uint8 [pictures, 84, 84]
-    newest: Tensor  # [transitions], the newest picture in view when the action was chosen
-    first: Tensor  # [transitions], the first picture of the episode
+    frames: Tensor  # uint8 [frames, 84, 84]
+    newest: Tensor  # [transitions], the latest frame when the action was chosen
+    first: Tensor  # [transitions], the first frame of the episode
     action: Tensor  # [transitions]
-    reward: Tensor  # [transitions], the score in the game, not clipped
-    terminated: Tensor  # [transitions], whether the game ended with this action
-    truncated: Tensor  # [transitions], whether it was cut off after this action
-    saved: Tensor  # [saved], transitions before whose action the state of the game was saved
-    machines: Tensor  # uint8 [saved, bytes], and those states
-    held: Tensor  # [saved]
+    reward: Tensor  # [transitions], not clipped
+    terminated: Tensor  # [transitions], whether the game terminated with this action
+    truncated: Tensor  # [transitions], whether it was truncated after this action
+    saved: Tensor  # [saved], transitions before which the state of the emulator was saved
+    machines: Tensor  # uint8 [saved, bytes], these states
+    held: Tensor  # [saved], the actions that may stick
     about: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.action)
 
-    def to(self, device: torch.device | str) -> Tape:
-        """With all its tensors there."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in TENSORS})
-
     def stacks(self, index: Tensor) -> Tensor:
-        """The pictures in view at these transitions, [..., 4], the newest last."""
-        return stacked(self.newest[index], self.first[index], STACK)
+        """The frame indices of the observations at these transitions, [..., 4], the latest last."""
+        return stack_indices(self.newest[index], self.first[index], STACK)
 
     def observations(self, index: Tensor) -> Tensor:
-        """What was in view at these transitions, uint8 [..., 4, 84, 84]."""
+        """The observations at these transitions, uint8 [..., 4, 84, 84]."""
         return self.frames[self.stacks(index)]
 
     def state(self, number: int) -> State:
-        """The state of the game before the action of transition ``saved[number]``."""
+        """The state of the emulator before transition ``saved[number]``."""
         observation = self.observations(self.saved[number]).numpy()
         return State(self.machines[number].numpy().tobytes(), int(self.held[number]), observation)
 
@@ -85,27 +87,18 @@ class Tape:
         return self.reward.sign()
 
     def sarsa(self, n_step: int, gamma: float) -> Sarsa:
-        """All that can be learned from; left out is what looks ahead to an action that was not recorded."""
+        """n-step Sarsa samples of all transitions, except those whose next action was not recorded."""
+        reward, discount, steps = n_step_returns(self.clipped(), self.terminated, self.truncated, gamma, n_step)
         start = torch.arange(len(self), device=self.action.device)
-        reward = torch.zeros_like(self.reward)
-        known = torch.ones_like(self.terminated)
-        running = torch.ones_like(self.terminated)  # neither terminated nor at the end of what was recorded
-        for ahead in range(n_step + 1):
-            at = (start + ahead).clamp(max=len(self) - 1)
-            recorded = (self.first[at] == self.first) & (start + ahead < len(self))
-            known &= recorded | ~running
-            running &= recorded
-            if ahead < n_step:
-                reward += gamma**ahead * self.clipped()[at] * running
-                running &= ~self.terminated[at]
-        state, goes_on = start[known], running[known]
-        next_state = state + n_step * goes_on
-        discount = gamma**n_step * goes_on.to(reward.dtype)
-        return Sarsa(state, self.action[state], reward[known], discount, next_state, self.action[next_state])
+        after = (start + n_step).clamp(max=len(self) - 1)
+        bootstraps = (steps == n_step) & (start + n_step < len(self)) & (self.first[after] == self.first)
+        state = start[bootstraps | (discount == 0)]
+        next_state = torch.where(discount == 0, start, after)[state]
+        return Sarsa(state, self.action[state], reward[state], discount[state], next_state, self.action[next_state])
 
     def returns(self, gamma: float) -> Tensor:
-        """The discounted sum of clipped rewards from each transition to the end of its game, [transitions] in float64;
-        NaN where that end was not recorded."""
+        """The discounted return of clipped rewards from each transition, [transitions] in float64. NaN if the end of
+        the game was not recorded."""
         reward, terminated, truncated = (part.tolist() for part in (self.clipped(), self.terminated, self.truncated))
         values = np.empty(len(self))
         after = np.nan
@@ -121,7 +114,7 @@ class Tape:
         return torch.stack([episode.sum() for episode in self.reward.double().split(lengths.tolist())])
 
     def fingerprint(self) -> str:
-        """Twelve characters that differ between recordings of different play."""
+        """Twelve characters of a hash of the recorded games."""
         digest = hashlib.sha256()
         for part in (self.first, self.action, self.reward, self.saved):
             digest.update(part.cpu().numpy().tobytes())
@@ -130,50 +123,57 @@ class Tape:
     def save(self, path: Path) -> None:
         tensors = {name: getattr(self, name) for name in TENSORS}
         _file(path, self.about.get("game", "")).write(
-            {name: _packed(held) if name in PACKED else held.contiguous() for name, held in tensors.items()},
+            {name: _compress(held) if name in COMPRESSED else held.contiguous() for name, held in tensors.items()},
             dict(self.about),
         )
 
     @classmethod
     def load(cls, path: Path, game: str = "ms_pacman") -> Tape:
-        """A recording of that game; an ``ExpertError`` where the file is none."""
+        """The recording in a file.
+
+        Raises:
+            DataError: the file is missing, damaged, or of another game.
+        """
         file = _file(path, game)
         tensors, about = file.read(TENSORS)
         if about.get("game") != game:
-            raise file.refused(f"it is a recording of {about.get('game', 'no game')}, not of {game}")
+            raise file.refused(f"it is a recording of {about.get('game', 'an unknown game')}, not of {game}")
         try:
-            tensors["frames"] = _unpacked(tensors["frames"], (-1, SIDE, SIDE))
-            tensors["machines"] = _unpacked(tensors["machines"], (len(tensors["saved"]), -1))
+            tensors["frames"] = _decompress(tensors["frames"], (-1, SIDE, SIDE))
+            tensors["machines"] = _decompress(tensors["machines"], (len(tensors["saved"]), -1))
         except (lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
             raise file.refused(error) from error
         return cls(**tensors, about=about)
 
 
 TENSORS = tuple(name for name in Tape.__dataclass_fields__ if name != "about")
-PACKED = ("frames", "machines")  # large, and each much like the one before
+COMPRESSED = ("frames", "machines")  # large, with rows that resemble the previous one
 
 
 def record(
     emulators: Sequence[Emulator],
     policy: Policy,
     transitions: int,
-    numbers: torch.Generator,
+    generator: torch.Generator,
     *,
     save_every: int = 0,
     about: Mapping[str, str] | None = None,
     progress: Callable[[int], None] = lambda transitions: None,
 ) -> Tape:
-    """At least so many transitions: all episodes are whole, and the last goes on to its end.
+    """Records whole episodes with at least ``transitions`` transitions in total.
 
-    The games are played side by side, but the tape has the episodes in the order in which they began, as if one game
-    had been played after the other. (Those that end first would be too short on average.) With ``save_every``, the
-    state of the game is saved before every so-many-th action of an episode, the first included.
+    The games run in parallel, but episodes are recorded in the order in which they began, as if played in sequence.
+    (Episodes in the order in which they end would be too short on average.)
+
+    Args:
+        save_every: save the state of the emulator before every ``save_every``-th action of an episode, starting with
+            the first; 0 saves none.
     """
     begun = [_Episode(emulator) for emulator in emulators]
     playing = list(begun)
     while _finished(begun) < transitions:
         observations = torch.from_numpy(np.stack([episode.emulator.observation for episode in playing]))
-        for episode, action in zip(playing, policy.act(observations, numbers).tolist(), strict=True):
+        for episode, action in zip(playing, policy.act(observations, generator).tolist(), strict=True):
             episode.play(action, save_every)
         for place, episode in reversed(list(enumerate(playing))):
             if episode.over and sum(map(len, begun)) < transitions:
@@ -185,14 +185,14 @@ def record(
     wanted: list[_Episode] = []
     while sum(map(len, wanted)) < transitions:
         wanted.append(begun[len(wanted)])
-    return _joined(wanted, about or {})
+    return _concatenate(wanted, about or {})
 
 
 class _Episode:
     def __init__(self, emulator: Emulator) -> None:
         emulator.reset()
         self.emulator = emulator
-        self.frames: list[Picture] = [emulator.frame]
+        self.frames: list[Frame] = [emulator.frame]
         self.actions: list[int] = []
         self.rewards: list[float] = []
         self.states: dict[int, State] = {}
@@ -215,7 +215,7 @@ class _Episode:
 
 
 def _finished(begun: Iterable[_Episode]) -> int:
-    """Transitions of all episodes before the first that still goes on."""
+    """The number of transitions in all episodes before the first unfinished one."""
     total = 0
     for episode in begun:
         if not episode.over:
@@ -224,9 +224,9 @@ def _finished(begun: Iterable[_Episode]) -> int:
     return total
 
 
-def _joined(episodes: Sequence[_Episode], about: Mapping[str, str]) -> Tape:
+def _concatenate(episodes: Sequence[_Episode], about: Mapping[str, str]) -> Tape:
     lengths = np.array([len(episode) for episode in episodes])
-    first = 1 + np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])  # picture 0 is the blank one
+    first = 1 + np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])  # frame 0 is blank
     start = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     last = np.zeros(lengths.sum(), bool)
     last[start + lengths - 1] = True
@@ -248,23 +248,23 @@ def _joined(episodes: Sequence[_Episode], about: Mapping[str, str]) -> Tape:
     return Tape(**{name: torch.from_numpy(array) for name, array in numpy.items()}, about=about)
 
 
-def _packed(rows: Tensor) -> Tensor:
-    """As bytes: what changed from each row to the next, compressed. A picture takes about a hundred."""
-    whole: NDArray[np.uint8] = rows.numpy()
-    changes = whole.copy()
-    changes[1:] ^= whole[:-1]
+def _compress(rows: Tensor) -> Tensor:
+    """The compressed differences of successive rows, as bytes. A frame takes about 100 bytes."""
+    array: NDArray[np.uint8] = rows.numpy()
+    changes = array.copy()
+    changes[1:] ^= array[:-1]
     return torch.frombuffer(bytearray(lzma.compress(changes.data, preset=1)), dtype=torch.uint8)
 
 
-def _unpacked(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _decompress(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
     changes = np.frombuffer(bytearray(lzma.decompress(packed.numpy().tobytes())), np.uint8)
     if not changes.size:
         return torch.empty(shape[0], 0, dtype=torch.uint8)
     rows = changes.reshape(shape)
-    for before, row in itertools.pairwise(rows):  # many times faster than ufunc.accumulate along the first axis
+    for before, row in itertools.pairwise(rows):  # much faster than ufunc.accumulate along the first axis
         row ^= before
     return torch.from_numpy(rows)
 
 
 def _file(path: Path, game: str) -> TensorFile:
-    return TensorFile(path, "recording", f"unstale-lab make-data {game}")
+    return TensorFile(path, "recording", f"unstale-lab data atari {game}")

@@ -1,40 +1,37 @@
-"""What a policy's actions are worth: the mean of many returns from the same state of the game.
+"""True action values, estimated as the mean of many returns from the same emulator state.
 
-One return says little, as chance decides much of it. Games that go on from a saved state, each with random numbers of
-its own, say as much about the value there as one has time for, and how sure that is.
+A single return is a noisy estimate. Here many games continue from a saved state, each with its own random numbers,
+which gives the value and its standard error.
 """
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import pickle
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import util
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..problems.tensor_file import ExpertError, TensorFile
-from ..processes import end_with_parent
+from ..errors import DataError
+from ..problems.tensor_file import TensorFile
+from ..processes import Handler, Send, run_tasks
 from .emulator import Emulator, State, seeds
-from .tape import KnownPolicy
+from .tape import FingerprintedPolicy
 
 GAMMA = 0.99
 LIMIT = 460  # steps; γ^460 < 0.01
-TOGETHER = 2  # states whose games are played side by side, with random numbers that depend on nothing else
+STATES_PER_PART = 2  # states whose games are played together; the random numbers depend on it
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Values of actions in states of a recording. The rewards are clipped to their sign."""
+    """Estimated values of the actions in states of a recording, for rewards clipped to their sign."""
 
-    index: Tensor  # [states], of the transition on the tape
+    index: Tensor  # [states], of transitions of the recording
     mean: Tensor  # [states]
     standard_error: Tensor  # [states], of the mean
     returns: Tensor  # [states, count]
@@ -51,13 +48,17 @@ class Truth:
 
     @classmethod
     def load(cls, path: Path, game: str = "ms_pacman", gamma: float = GAMMA) -> Truth:
-        """Values for that game, so discounted; an ``ExpertError`` where the file has none."""
+        """The values in a file.
+
+        Raises:
+            DataError: the file is missing or damaged, or of another game or discount factor.
+        """
         file = _file(path, game)
         tensors, about = file.read(TENSORS)
         if about.get("game") != game:
-            raise file.refused(f"its values are for {about.get('game', 'no game')}, not for {game}")
+            raise file.refused(f"its values are for {about.get('game', 'an unknown game')}, not for {game}")
         if about.get("gamma") != str(gamma):
-            raise file.refused(f"its values are discounted by {about.get('gamma', 'nothing it names')}, not by {gamma}")
+            raise file.refused(f"its values are discounted by {about.get('gamma', 'an unknown γ')}, not by {gamma}")
         return cls(**tensors, about=about)
 
 
@@ -66,7 +67,7 @@ TENSORS = tuple(name for name in Truth.__dataclass_fields__ if name != "about")
 
 def continuations(
     game: str,
-    policy: KnownPolicy,
+    policy: FingerprintedPolicy,
     states: Sequence[State],
     actions: Sequence[int],
     *,
@@ -78,26 +79,53 @@ def continuations(
     keep: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tensor:
-    """Returns from each state, [states, count]: the action given first, then those of the policy, until the game ends
-    or so many steps are played. The numbers do not depend on ``jobs``, nor on how often the work was broken off: what
-    is done is kept in the folder ``keep``, and not done again."""
+    """Sampled returns of each state and action, [states, count], following the policy after the action.
+
+    The results do not depend on ``jobs``, nor on interruptions.
+
+    Args:
+        count: number of games from each state.
+        limit: maximal number of steps of a game.
+        keep: folder of finished parts, which are not computed again.
+    """
     player = Player(game, policy, count, gamma, limit)
     parts = [
-        Part(seed, start, tuple(states[start : start + TOGETHER]), tuple(actions[start : start + TOGETHER]))
-        for start in range(0, len(states), TOGETHER)
+        Part(
+            seed, start, tuple(states[start : start + STATES_PER_PART]), tuple(actions[start : start + STATES_PER_PART])
+        )
+        for start in range(0, len(states), STATES_PER_PART)
     ]
     returns = torch.full((len(states), count), torch.nan, dtype=torch.float32)
     done = 0
-    for part, played in _kept(player, parts, jobs, keep):
+
+    def take(part: Part, played: Tensor) -> None:
+        nonlocal done
         returns[part.start : part.start + len(part.states)] = played
         done += len(part.states)
         progress(done, len(states))
+
+    def receive(message: tuple[int, np.ndarray]) -> None:
+        index, array = message
+        part, played = missing[index], torch.from_numpy(array)
+        if keep:
+            _part_file(keep, part).write({"returns": played}, {"key": player.key(part)})
+        take(part, played)
+
+    missing = []
+    for part in parts:
+        played = _read(player, part, keep)
+        if played is None:
+            missing.append(part)
+        else:
+            take(part, played)
+    limit_threads = min(jobs, len(missing)) > 1  # there is a process for every core
+    run_tasks(partial(_make_handler, player, limit_threads), list(enumerate(missing)), jobs, receive)
     return returns
 
 
 @dataclass(frozen=True)
 class Part:
-    """A few states, and the numbers that decide which random numbers their games get."""
+    """A few states, and what seeds the random numbers of their games."""
 
     seed: int
     start: int
@@ -106,20 +134,20 @@ class Part:
 
 
 class Player:
-    """Plays on from saved states. Emulators take long to make, so they are made once."""
+    """Continues games from saved states. Emulators are slow to create, so they are reused."""
 
-    def __init__(self, game: str, policy: KnownPolicy, count: int, gamma: float, limit: int) -> None:
+    def __init__(self, game: str, policy: FingerprintedPolicy, count: int, gamma: float, limit: int) -> None:
         self.game, self.policy = game, policy
         self.count, self.gamma, self.limit = count, gamma, limit
         self._settings = (game, policy.fingerprint(), count, gamma, limit)
         self._emulators: list[Emulator] = []
 
     def play(self, part: Part) -> Tensor:
-        """Returns, [states, count]."""
+        """Sampled returns, [states, count]."""
         games = len(part.states) * self.count
         self._emulators += [Emulator(self.game, 0) for _ in range(games - len(self._emulators))]
         first, *others = seeds(1 + games, "continuations", part.seed, part.start)
-        numbers = torch.Generator().manual_seed(first)
+        generator = torch.Generator().manual_seed(first)
         for number, seed in enumerate(others):
             self._emulators[number].restore(part.states[number // self.count])
             self._emulators[number].seed(seed)
@@ -129,7 +157,7 @@ class Player:
         for step in range(self.limit):
             if step:
                 observations = np.stack([self._emulators[number].observation for number in playing])
-                actions = self.policy.act(torch.from_numpy(observations), numbers).tolist()
+                actions = self.policy.act(torch.from_numpy(observations), generator).tolist()
             for number, action in zip(list(playing), actions, strict=True):
                 reward, terminated, truncated = self._emulators[number].step(action)
                 returns[number] += self.gamma**step * np.sign(reward)
@@ -140,26 +168,11 @@ class Player:
         return torch.from_numpy(returns).float().unflatten(0, (len(part.states), self.count))
 
     def key(self, part: Part) -> str:
-        """Differs wherever the returns would."""
+        """A hash of everything that the returns depend on."""
         digest = hashlib.sha256(repr((*self._settings, part.seed, part.start, part.actions)).encode())
         for state in part.states:
             digest.update(state.machine + bytes([state.held]) + state.observation.tobytes())
         return digest.hexdigest()
-
-
-def _kept(player: Player, parts: Sequence[Part], jobs: int, keep: Path | None) -> Iterator[tuple[Part, Tensor]]:
-    """The returns of all parts, in any order; played only where the folder does not have them yet."""
-    missing = []
-    for part in parts:
-        played = _read(player, part, keep)
-        if played is None:
-            missing.append(part)
-        else:
-            yield part, played
-    for part, played in _played(player, missing, min(jobs, len(missing))):
-        if keep:
-            _part_file(keep, part).write({"returns": played}, {"key": player.key(part)})
-        yield part, played
 
 
 def _read(player: Player, part: Part, keep: Path | None) -> Tensor | None:
@@ -167,51 +180,25 @@ def _read(player: Player, part: Part, keep: Path | None) -> Tensor | None:
         return None
     try:
         tensors, about = file.read(["returns"])
-    except ExpertError:
-        return None  # damaged: it is played again
+    except DataError:
+        return None  # damaged: it is computed again
     return tensors["returns"] if about.get("key") == player.key(part) else None
 
 
-def _played(player: Player, parts: Sequence[Part], jobs: int) -> Iterator[tuple[Part, Tensor]]:
-    if jobs <= 1:
-        for part in parts:
-            yield part, player.play(part)
-        return
-    # Plain pickle: torch's own way would share a GPU's memory with the other processes rather than copy.
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (pickle.dumps(player),))
-    try:
-        asked = {pool.submit(_play, part): part for part in parts}
-        for future in as_completed(asked):
-            yield asked[future], torch.from_numpy(future.result())
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _make_handler(player: Player, limit_threads: bool) -> Handler:
+    if limit_threads:
+        torch.set_num_threads(1)
+    return partial(_play, player)
 
 
-_player: Player  # of a process that was started to play
-
-
-def _begin(pickled: bytes) -> None:
-    global _player
-    torch.set_num_threads(1)  # there is a process for every core
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its children in order
-    end_with_parent()
-    _player = pickle.loads(pickled)
-    util.Finalize(None, _let_go, exitpriority=0)
-
-
-def _let_go() -> None:
-    """Emulators complain, at length, when a process ends that still has them."""
-    global _player
-    del _player
-
-
-def _play(part: Part) -> np.ndarray:
-    return _player.play(part).numpy()
+def _play(player: Player, task: tuple[int, Part], send: Send) -> None:
+    index, part = task
+    send((index, player.play(part).numpy()))
 
 
 def _part_file(folder: Path, part: Part) -> TensorFile:
-    return TensorFile(folder / f"{part.start:06d}.safetensors", "part", "unstale-lab make-data")
+    return TensorFile(folder / f"{part.start:06d}.safetensors", "part", "unstale-lab data atari")
 
 
 def _file(path: Path, game: str) -> TensorFile:
-    return TensorFile(path, "values", f"unstale-lab make-data {game}")
+    return TensorFile(path, "values", f"unstale-lab data atari {game}")

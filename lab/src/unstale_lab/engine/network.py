@@ -1,6 +1,7 @@
-"""Networks of one shape, many side by side: their parameters are the rows of one tensor ``[runs, n]``.
+"""Networks of one shape, batched over runs: their parameters are the rows of one tensor ``[runs, n]``.
 
-Every layer is one matrix, and its gradients are sums of outer products, as the library's corrections take them.
+Every layer is one matrix, and its per-sample gradients are sums of outer products, the form that the library's
+corrections take.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unstale.samples import Linearization, Total
+from unstale.per_sample.gradients import Linearization, SummedGradient
 
-from .heads import VALUE, Answer, Head
-from .layers import Conv, Layer, initial
+from .layers import Conv, Layer, initial_parameters
+from .objectives import STATE_VALUE, Objective, Prediction
 
 aten = torch.ops.aten
 SELU = (1.6732632423543772, 1.0507009873554805)  # α and scale
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # z, out → h, written to out
-Backward = Callable[[Tensor, Tensor], Tensor]  # gradient by h, h → gradient by z
+Backward = Callable[[Tensor, Tensor], Tensor]  # gradient with respect to h, h → gradient with respect to z
 
-Look = Callable[[Tensor], Tensor]  # states → activations of the first layer
+FeatureMap = Callable[[Tensor], Tensor]  # states → input of the first layer
 
-# Each pass is one operation that reads its memory once; slopes are read off the *outputs* h.
+# Each pass is a single kernel; derivatives are computed from the *outputs* h.
 ACTIVATIONS: dict[str, tuple[Forward, Backward]] = {
     "leaky_relu": (
         lambda z, out: aten.leaky_relu.out(z, 0.01, out=out),
@@ -39,24 +40,26 @@ ACTIVATIONS: dict[str, tuple[Forward, Backward]] = {
 }
 
 
-class Pass(NamedTuple):
-    """A forward pass, with what a backward one needs of it."""
+class ForwardPass(NamedTuple):
+    """The result of a forward pass, with what the backward pass needs."""
 
-    kept: list[Tensor]  # by every layer
-    hidden: list[Tensor]  # activations, by the layer that they come out of
+    saved_inputs: list[Tensor]  # per layer
+    activations: list[Tensor]  # per hidden layer
     outputs: Tensor  # [..., outputs, rows]
-    answer: Answer
+    prediction: Prediction
 
     @property
     def values(self) -> Tensor:
-        """``[..., rows]``."""
-        return self.answer.values
+        """The predictions, ``[..., rows]``."""
+        return self.prediction.values
 
 
 class Network:
-    """Layers with an activation between them, from what ``look`` makes of a state to what ``head`` makes of outputs."""
+    """A feed-forward network: ``feature_map``, layers with an activation between them, and ``objective``."""
 
-    def __init__(self, layers: Sequence[Layer], activation: str, look: Look, head: Head = VALUE) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], activation: str, feature_map: FeatureMap, objective: Objective = STATE_VALUE
+    ) -> None:
         self.layers = list(layers)
         self.shapes = [layer.shape for layer in layers]
         self.spans: list[slice] = []
@@ -64,135 +67,157 @@ class Network:
             start = self.spans[-1].stop if self.spans else 0
             self.spans.append(slice(start, start + layer.size))
         self.size = self.spans[-1].stop
-        self.work = sum(layer.work for layer in layers)  # multiply-adds of a row
-        self.widest = max(layer.shape[1] * layer.positions for layer in layers)  # numbers kept of a row
+        self.macs = sum(layer.macs for layer in layers)  # multiply-adds per row
+        # Elements of the largest saved input, per row.
+        self.max_saved_elements = max(layer.shape[1] * layer.positions for layer in layers)
         self.activation = activation
-        self.look = look
-        self.head = head
-        self.rows_backward = 0  # how many rows were taken backward so far: what a method costs
-        self._activate, self._through = ACTIVATIONS[activation]
+        self.feature_map = feature_map
+        self.objective = objective
+        self.rows_backward = 0  # rows of all backward passes so far: the cost of a method
+        self._activate, self._activation_backward = ACTIVATIONS[activation]
 
     def initial(self, seed: int, dtype: torch.dtype) -> Tensor:
-        """Parameters as ``torch.nn`` draws them, ``[n]``, the same for a seed whatever else is run."""
+        """Draw parameters from the distribution of ``torch.nn``, ``[n]``; they depend on the seed alone."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.cat([initial(layer, generator) for layer in self.layers]).to(dtype)
+        return torch.cat([initial_parameters(layer, generator) for layer in self.layers]).to(dtype)
 
-    def forward(self, theta: Tensor, state: Tensor) -> Pass:
-        """Of states ``[..., rows, inputs]``. Where the head asks which output is meant, a state's last number tells."""
-        kept, hidden = [self.layers[0].keep(self.look(state))], []
+    def forward(self, theta: Tensor, state: Tensor) -> ForwardPass:
+        """Run the network on states ``[..., rows, inputs]``.
+
+        If the objective needs an output index (action or class), it is the last element of a state.
+        """
+        saved_inputs, activations = [self.layers[0].save_input(self.feature_map(state))], []
         weights = self._matrices(theta)
-        for layer, following, weight in zip(self.layers, self.layers[1:], weights, strict=False):
-            z = layer.apply(weight, kept[-1])
-            met, h = following.keep_written(partial(self._activate, z), like=z)
-            kept.append(met)
-            hidden.append(h)
-        outputs = self._flat(self.layers[-1].apply(weights[-1], kept[-1]))
-        return Pass(kept, hidden, outputs, self.head.answer(outputs, state[..., -1]))
+        for layer, next_layer, weight in zip(self.layers, self.layers[1:], weights, strict=False):
+            z = layer.forward(weight, saved_inputs[-1])
+            saved, h = next_layer.save_activation(partial(self._activate, z), like=z)
+            saved_inputs.append(saved)
+            activations.append(h)
+        outputs = self._to_columns(self.layers[-1].forward(weights[-1], saved_inputs[-1]))
+        prediction = self.objective.predict(outputs, state[..., -1])
+        return ForwardPass(saved_inputs, activations, outputs, prediction)
 
-    def of_states(self, seen: Pass, samples: int) -> Pass:
-        """The first rows alone: those of the states, without their successors'."""
-        return self._rows(seen, 0, samples)
+    def state_rows(self, forward: ForwardPass, samples: int) -> ForwardPass:
+        """Return the first ``samples`` rows: the states, without their successors."""
+        return self._rows(forward, 0, samples)
 
-    def newest(self, seen: Pass, samples: int) -> Pass:
-        """The last rows alone."""
-        rows = seen.outputs.shape[-1]
-        return self._rows(seen, rows - samples, rows)
+    def last_rows(self, forward: ForwardPass, samples: int) -> ForwardPass:
+        """Return the last ``samples`` rows."""
+        rows = forward.outputs.shape[-1]
+        return self._rows(forward, rows - samples, rows)
 
     def values(self, theta: Tensor, state: Tensor) -> Tensor:
+        """Return the predictions, ``[..., rows]``."""
         return self.forward(theta, state).values
 
     def errors(self, theta: Tensor, state: Tensor, true: Tensor) -> dict[str, Tensor]:
-        """What the head calls the errors of states with these true values, ``[..., rows]`` each."""
-        seen = self.forward(theta, state)
-        return self.head.errors(seen.outputs, seen.values, state[..., -1], true)
+        """Return the objective's error metrics against these true values, ``[..., rows]`` each."""
+        forward = self.forward(theta, state)
+        return self.objective.errors(forward.outputs, forward.values, state[..., -1], true)
 
-    def backward(self, theta: Tensor, seen: Pass, seed: Tensor) -> list[Tensor]:
-        """The gradients of ``Σ seed · value`` by what comes out of every layer, first layer first."""
-        self.rows_backward += seed.shape[-1]
-        derivative = seen.answer.derivative
-        last = seed.unsqueeze(-2) if derivative is None else derivative * seed.unsqueeze(-2)
-        outputs = [self._unflat(last)]
+    def backward(self, theta: Tensor, forward: ForwardPass, grad_values: Tensor) -> list[Tensor]:
+        """Return the gradients of ``Σ grad_values · value`` with respect to every layer's output, first layer first."""
+        self.rows_backward += grad_values.shape[-1]
+        derivative = forward.prediction.derivative
+        last = grad_values.unsqueeze(-2) if derivative is None else derivative * grad_values.unsqueeze(-2)
+        gradients = [self._from_columns(last)]
         weights = self._matrices(theta)
-        for number in range(len(self.layers) - 1, 0, -1):
-            into = self.layers[number].into(weights[number], outputs[-1])
-            outputs.append(self._through(into, seen.hidden[number - 1]))
-        return outputs[::-1]
+        for i in range(len(self.layers) - 1, 0, -1):
+            input_gradient = self.layers[i].input_gradient(weights[i], gradients[-1])
+            gradients.append(self._activation_backward(input_gradient, forward.activations[i - 1]))
+        return gradients[::-1]
 
-    def gradient(self, theta: Tensor, seen: Pass, slope: Tensor) -> Total:
-        """``Σ_k slope_k ∇value_k``, without the gradient of any one sample."""
+    def gradient(self, theta: Tensor, forward: ForwardPass, slope: Tensor) -> SummedGradient:
+        """Return ``Σ_k slope_k ∇value_k``, without computing per-sample gradients."""
         total = theta.new_empty(*slope.shape[:-1], self.size)
-        gradients = self.backward(theta, seen, slope)
-        for layer, out, kept, gradient in zip(self.layers, self._matrices(total), seen.kept, gradients, strict=True):
-            layer.sum_into(out, kept, gradient)
-        return Total(total)
+        gradients = self.backward(theta, forward, slope)
+        layers = zip(self.layers, self._matrices(total), forward.saved_inputs, gradients, strict=True)
+        for layer, out, saved, gradient in layers:
+            layer.weight_gradient_(out, saved, gradient)
+        return SummedGradient(total)
 
     def linearize(
-        self, theta: Tensor, seen: Pass, discount: Tensor | None, slope: Tensor, curvature: Tensor
+        self, theta: Tensor, forward: ForwardPass, discount: Tensor | None, slope: Tensor, curvature: Tensor
     ) -> Linearization:
-        """The batch to first order. ``seen`` has the states' rows first, then, unless ``discount`` is ``None``, their
-        successors'."""
+        """Return the per-sample gradients of a batch.
+
+        Args:
+            forward: rows of the states first, then, unless ``discount`` is ``None``, of their successors.
+            discount: ``[..., k]``, or ``None`` if targets do not bootstrap.
+            slope: first derivative of the loss with respect to the residuals, ``[..., k]``.
+            curvature: second derivative, ``[..., k]``.
+        """
         ones = torch.ones_like(slope)
-        seed = ones if discount is None else torch.cat([ones, -discount], -1)
+        grad_values = ones if discount is None else torch.cat([ones, -discount], -1)
         roles = (1 if discount is None else 2, slope.shape[-1])
-        gradients = self.backward(theta, seen, seed)
+        gradients = self.backward(theta, forward, grad_values)
         pieces = [
-            layer.by_sample(span, kept, gradient, roles)
-            for layer, span, kept, gradient in zip(self.layers, self.spans, seen.kept, gradients, strict=True)
+            layer.per_sample_gradients(span, saved, gradient, roles)
+            for layer, span, saved, gradient in zip(
+                self.layers, self.spans, forward.saved_inputs, gradients, strict=True
+            )
         ]
         return Linearization(tuple(pieces), slope, curvature)
 
     def hessian(self, theta: Tensor, state: Tensor, slope: Tensor) -> Tensor:
-        """``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``: what the paper leaves out of its Taylor term."""
+        """Return ``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``, which the paper's Taylor term leaves out."""
 
-        activate = getattr(F, self.activation)  # one that autograd follows
+        activate = getattr(F, self.activation)  # differentiable by autograd, unlike ``self._activate``
 
-        def weighted(own: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
-            h = self.look(seen)
-            *hidden, last = zip(self.layers, self._matrices(own), strict=True)
+        def weighted_sum(run_theta: Tensor, run_state: Tensor, weight: Tensor) -> Tensor:
+            h = self.feature_map(run_state)
+            *hidden, last = zip(self.layers, self._matrices(run_theta), strict=True)
             for layer, matrix in hidden:
-                h = activate(layer.apply(matrix, layer.keep(h)))
+                h = activate(layer.forward(matrix, layer.save_input(h)))
             layer, matrix = last
-            outputs = self._flat(layer.apply(matrix, layer.keep(h)))
-            return (self.head.answer(outputs, seen[..., -1]).values * weight).sum()
+            outputs = self._to_columns(layer.forward(matrix, layer.save_input(h)))
+            return (self.objective.predict(outputs, run_state[..., -1]).values * weight).sum()
 
-        return torch.vmap(torch.func.jacrev(torch.func.grad(weighted)))(theta, state, slope)
+        return torch.vmap(torch.func.jacrev(torch.func.grad(weighted_sum)))(theta, state, slope)
 
-    def _rows(self, seen: Pass, start: int, stop: int) -> Pass:
-        def of(layer: Layer, x: Tensor) -> Tensor:
+    def _rows(self, forward: ForwardPass, start: int, stop: int) -> ForwardPass:
+        def narrow(layer: Layer, x: Tensor) -> Tensor:
             return x.narrow(layer.row_axis, start, stop - start)
 
-        kept = [of(layer, x) for layer, x in zip(self.layers, seen.kept, strict=True)]
-        hidden = [of(layer, h) for layer, h in zip(self.layers, seen.hidden, strict=False)]
-        values, derivative = seen.answer
-        answer = Answer(values[..., start:stop], None if derivative is None else derivative[..., start:stop])
-        return Pass(kept, hidden, seen.outputs[..., start:stop], answer)
+        saved = [narrow(layer, x) for layer, x in zip(self.layers, forward.saved_inputs, strict=True)]
+        activations = [narrow(layer, h) for layer, h in zip(self.layers, forward.activations, strict=False)]
+        values, derivative = forward.prediction
+        prediction = Prediction(values[..., start:stop], None if derivative is None else derivative[..., start:stop])
+        return ForwardPass(saved, activations, forward.outputs[..., start:stop], prediction)
 
-    def _flat(self, outputs: Tensor) -> Tensor:
-        """``[..., outputs, rows]``, also of a convolution whose pictures have become single points."""
+    def _to_columns(self, outputs: Tensor) -> Tensor:
+        """Return the outputs as ``[..., outputs, rows]``; a final convolution has images of one pixel."""
         return outputs.squeeze(-1).mT if isinstance(self.layers[-1], Conv) else outputs
 
-    def _unflat(self, outputs: Tensor) -> Tensor:
+    def _from_columns(self, outputs: Tensor) -> Tensor:
         return outputs.mT.unsqueeze(-1) if isinstance(self.layers[-1], Conv) else outputs
 
     def _matrices(self, theta: Tensor) -> list[Tensor]:
         return [theta[..., span].unflatten(-1, shape) for span, shape in zip(self.spans, self.shapes, strict=True)]
 
 
-def plain(state: Tensor) -> Tensor:
-    """A state as it is."""
+def identity_features(state: Tensor) -> Tensor:
+    """Return the states as columns, ``[..., inputs, rows]``."""
     return state.mT
 
 
-def radial(grid: int, width: float) -> Look:
-    """Radial basis functions ``exp(-‖s-u‖²/σ²)`` on a regular grid over ``[-1, 1]²``, ``σ`` being measured in cells of
-    the grid: at ``σ² = 1`` few overlap, as the paper says of its own. (Its appendix has a variance of ``σ²/grid``: in
-    units of the state, neighbours would then be four fifths of one another, and momentum diverges.)"""
-    per_cell = (grid / 2) ** 2 / width
+def rbf_features(grid: int, width: float) -> FeatureMap:
+    """Return radial basis functions ``exp(-‖s-u‖²/σ²)`` with centres ``u`` on a regular grid over ``[-1, 1]²``.
+
+    ``σ`` is in units of grid cells: at ``σ² = 1`` few functions overlap, as the paper says of its own. The paper's
+    appendix has a variance of ``σ²/grid`` in units of the state. Neighbouring functions would then overlap by four
+    fifths, and momentum diverges.
+
+    Args:
+        grid: functions along each side.
+        width: ``σ²``, in squared grid cells.
+    """
+    inverse_variance = (grid / 2) ** 2 / width
 
     def features(state: Tensor) -> Tensor:
         line = torch.linspace(-1, 1, grid, dtype=state.dtype, device=state.device)
-        # A Gaussian on a plane is the product of two on lines: 2·grid exponentials a state, not grid².
-        near = torch.exp(-(state.unsqueeze(-1) - line).square() * per_cell)
-        return (near[..., 0, :, None] * near[..., 1, None, :]).flatten(-2).mT
+        # A 2-D Gaussian is the product of two 1-D ones: 2·grid exponentials per state instead of grid².
+        factors = torch.exp(-(state.unsqueeze(-1) - line).square() * inverse_variance)
+        return (factors[..., 0, :, None] * factors[..., 1, None, :]).flatten(-2).mT
 
     return features

@@ -1,4 +1,4 @@
-"""Runs of one shape, stepped together with the library's own momentum and corrections."""
+"""Trains a batch of runs of one shape with the library's own momentum and corrections."""
 
 from __future__ import annotations
 
@@ -10,292 +10,304 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.momentum import correct
-from unstale.running import mean_
-from unstale.samples import Batch, Linearization
+from unstale.momentum import correct, running_mean_
+from unstale.per_sample.gradients import Batch, Linearization
 
-from .. import problems
+from .. import methods, problems
 from ..checkpoint import Checkpoint
 from ..experiment import Run
-from ..precision import products
+from ..precision import matmul_precision
 from ..records import Record
-from . import methods
-from .architectures import network_of
-from .compiling import can_compile, compiled
-from .data import Feed, Samples, moved
-from .instruments import INSTRUMENTS, Recent, TrustLog
-from .network import Pass
-from .stopwatch import Stopwatch
+from .architectures import build_network
+from .corrections import build_correction
+from .data import Feed, Samples, to_device
+from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
+from .network import ForwardPass
+from .step_timer import StepTimer
+from .torch_compile import can_compile, compile_once
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
-DIVERGED = 1e6
-CACHED = 1 << 14  # numbers a run: some runs' stay in a cache together
-MEASUREMENTS = 50  # along a run, besides the one before the first step
-# Measuring a network of so many multiply-adds a row costs as much as hundreds of steps: it waits for a thousand, and
-# for a twentieth of the run, but no longer than the paper's 2,500. Instruments look back on few of its steps: the
-# parameters of each are kept.
-LARGE, RARELY, RARELIEST, RECENT = 1e5, 1000, 2500, 20
-# All that a step reads and writes, besides the batches.
+DIVERGENCE_THRESHOLD = 1e6
+CPU_CACHE_ELEMENTS = 1 << 14  # per run, so that the rows of several runs fit into the cache
+EVALUATIONS_PER_RUN = 50  # besides the one before the first step
+# Evaluating a network with this many multiply-adds per row costs as much as hundreds of steps. Such networks are
+# evaluated every twentieth of the run, within these bounds (the paper evaluates every 2,500 steps), and measurements
+# look back on fewer steps, because the parameters of each are stored.
+LARGE_NETWORK_MACS = 1e5
+MIN_EVAL_INTERVAL, MAX_EVAL_INTERVAL = 1000, 2500
+MAX_HISTORY_LARGE_NETWORK = 20
+EVAL_CHUNK_IMAGES = 2048  # images per forward pass when errors are measured
+# Attributes that a step reads and writes, besides the batches: the content of a checkpoint.
 STATE = (
     "theta",
     "displacement",
     "mu",
-    "square",
-    "believed",
+    "second_moment",
+    "assumed_displacement",
     "memory",
-    "target",
+    "target_theta",
     "step_number",
     "diverged_at",
 )
-AT_ONCE = 2048  # pictures looked at together when errors are measured
 
-
-Progress = Callable[[int], None]  # told of steps as they are made
+Progress = Callable[[int], None]  # called with the number of steps made since the last call
 
 
 class Training:
-    """A batch of runs that differ in seed, α and, unless ``methods.has_one_beta``, β alone.
+    """A batch of runs that differ in seed and α only, and in β unless ``methods.has_one_beta``.
 
-    On a CPU a run's numbers are the same to the last bit in whatever company it is stepped: no operation depends on how
-    many runs there are. (One matrix is multiplied by another routine than several are, so one alone gets a twin there.)
+    On a CPU a run's numbers are bitwise independent of the other runs in its batch: no operation depends on how many
+    runs there are. (A single matrix is multiplied by another routine than a batch of matrices, so that a single run is
+    trained twice there.)
 
-    Everything a step reads and writes stays where it is in memory, the number of the step included: on a GPU, steps
-    are recorded once as a CUDA graph and replayed.
+    Every tensor that a step reads or writes stays at its address, the step number included, so that steps can be
+    captured as a CUDA graph.
     """
 
     def __init__(self, runs: Sequence[Run], device: str) -> None:
         first = runs[0]
-        self.asked = len(runs)
+        self.num_requested = len(runs)
         self.runs = runs = list(runs) * (2 if len(runs) == 1 and device == "cpu" else 1)
         self.method = methods.METHODS[first.method]
         self.problem = problems.load(first.problem)
         dtype = torch.float64 if first.precision == "float64" else torch.float32
-        self.network = network_of(first, self.problem, device)
-        self.is_large = self.network.work > LARGE
-        self.correction = methods.build(first, self.network)
+        self.network = build_network(first, self.problem, device)
+        self.is_large = self.network.macs > LARGE_NETWORK_MACS
+        self.correction = build_correction(first, self.network)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
         if self.is_large and not self.is_oracle:
-            horizon = min(horizon, RECENT)
+            horizon = min(horizon, MAX_HISTORY_LARGE_NETWORK)
         self.feed = Feed(self.problem, [run.seed for run in runs], first.batch, first.n_step, horizon, device, dtype)
 
-        def column(values: list[float]) -> Tensor:
+        def per_run(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        self.beta = column([run.beta for run in runs])
+        self.beta = per_run([run.beta for run in runs])
         self.decay = first.beta if methods.has_one_beta(first) else self.beta
         assert isinstance(self.decay, Tensor) or {run.beta for run in runs} == {self.decay}
-        self.rate = column([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
+        # Undamped momentum adds gradients without the factor 1-β.
+        self.lr = per_run([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
         self.displacement = torch.zeros_like(self.theta)
         self.mu = torch.zeros_like(self.theta)
-        self.square = torch.zeros_like(self.theta) if self.method.adam else None
-        self.epsilon = torch.full_like(self.rate, methods.EPSILON)
-        self.believed = torch.zeros_like(self.theta) if self.method.literal else None
+        self.second_moment = torch.zeros_like(self.theta) if self.method.adam else None
+        self.epsilon = torch.full_like(self.lr, methods.ADAM_EPSILON)
+        self.assumed_displacement = torch.zeros_like(self.theta) if self.method.literal else None
         self.memory: dict[str, Any] = {}
         self.backward_passes = 0
-        self.target = self.theta.clone() if self.method.target_every else None
+        self.target_theta = self.theta.clone() if self.method.target_every else None
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.diverged_at = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
         if self.is_oracle:
             self.ages = torch.arange(horizon - 1, -1, -1, device=device).repeat_interleave(first.batch)
-            # A CPU is quick as long as what it works on stays in its cache.
-            room = CACHED // self.network.widest // first.batch * first.batch
-            self.at_once = max(first.batch, room) if device == "cpu" else len(self.ages)
+            cached = CPU_CACHE_ELEMENTS // self.network.max_saved_elements // first.batch * first.batch
+            self.oracle_chunk = max(first.batch, cached) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
-        self.recent = Recent(self.theta, horizon) if first.measure else None
-        self.trust_log = TrustLog(self.theta) if "trust" in first.measure and self.correction is not None else None
+        self.history = ParameterHistory(self.theta, horizon) if first.measure else None
+        measures_trust = "trust" in first.measure and self.correction is not None
+        self.trust_statistics = TrustStatistics(self.theta) if measures_trust else None
         self.value_sets = {
-            name: (moved(held.state, device, dtype), held.value.to(device, dtype), held.floor)
-            for name, held in self.problem.values().items()
+            name: (to_device(values.state, device, dtype), values.value.to(device, dtype), values.floor)
+            for name, values in self.problem.values().items()
         }
 
     def run(self, progress: Progress = lambda steps: None, checkpoint: Checkpoint | None = None) -> list[Record]:
-        """Train to the end. ``progress`` is told of steps as they are made, and may raise to stop. What was saved as a
-        checkpoint is gone on from, and the numbers are the same as if nothing had happened."""
-        with products(self.runs[0].precision):
+        """Train to the end and return one record per run.
+
+        Args:
+            progress: called with the number of steps made; may raise to stop the training.
+            checkpoint: resumed from if it exists, with the same numbers as without interruption; saved to when due.
+        """
+        with matmul_precision(self.runs[0].precision):
             return self._run(progress, checkpoint)
 
     def _run(self, progress: Progress, checkpoint: Checkpoint | None) -> list[Record]:
         steps = self.runs[0].steps
-        chunk = max(1, steps // MEASUREMENTS)
+        interval = max(1, steps // EVALUATIONS_PER_RUN)
         if self.is_large:
-            chunk = min(steps, RARELIEST, max(RARELY, steps // 20))
-        watch = Stopwatch(self.theta.device)
-        at, measured = self._resume(checkpoint, watch)
-        advance = stepper(self, at[-1] if at else 0)
+            interval = min(steps, MAX_EVAL_INTERVAL, max(MIN_EVAL_INTERVAL, steps // 20))
+        timer = StepTimer(self.theta.device)
+        at, measured = self._resume(checkpoint, timer)
+        advance = make_stepper(self, at[-1] if at else 0)
         if at:
-            progress(at[-1] * self.asked)
+            progress(at[-1] * self.num_requested)
         while not at or at[-1] < steps:
             done = at[-1] if at else 0
-            count = min(chunk, steps - done)
+            count = min(interval, steps - done)
             self.feed.fill(count)
             if not at:
                 at, measured = [0], [self.measure()]
-            watch.time(advance, count)
+            timer.run(advance, count)
             at.append(done + count)
             measured.append(self.measure())
-            progress(count * self.asked)
+            progress(count * self.num_requested)
             if checkpoint is not None and checkpoint.is_due and at[-1] < steps:
-                checkpoint.save(self._state() | {"at": at, "measured": measured, "watch": watch.state()})
-        return self._records(np.array(at), measured, watch.seconds_of(steps))
+                checkpoint.save(self._state() | {"at": at, "measured": measured, "timer": timer.state()})
+        return self._records(np.array(at), measured, timer.estimate(steps))
 
     def _state(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in STATE}
-        state["recent"] = None if self.recent is None else self.recent.ring
-        state["trust"] = None if self.trust_log is None else self.trust_log.sums
+        state["history"] = None if self.history is None else self.history.ring
+        state["trust"] = None if self.trust_statistics is None else self.trust_statistics.sums
         return state
 
-    def _resume(self, checkpoint: Checkpoint | None, watch: Stopwatch) -> tuple[list[int], list[dict[str, Tensor]]]:
-        """Where the runs are, and what was measured on the way."""
+    def _resume(self, checkpoint: Checkpoint | None, timer: StepTimer) -> tuple[list[int], list[dict[str, Tensor]]]:
+        """Load the checkpoint, if there is one, and return the steps of its measurements and the measurements."""
         saved = checkpoint.load(str(self.theta.device)) if checkpoint is not None else None
-        if saved is None:
+        if saved is None or not saved.keys() >= {*STATE, "history", "trust", "timer"}:  # an older format
             return [], []
         for name in STATE:
             setattr(self, name, saved[name])
-        if self.recent is not None:
-            self.recent.ring = saved["recent"]
-        if self.trust_log is not None:
-            self.trust_log.sums = saved["trust"]
+        if self.history is not None:
+            self.history.ring = saved["history"]
+        if self.trust_statistics is not None:
+            self.trust_statistics.sums = saved["trust"]
         for before, after in pairwise(saved["at"]):
-            self.feed.fill(after - before)  # batches are drawn again, in the same portions
+            self.feed.fill(after - before)  # draw the batches again, in chunks of the same size
         for _ in range(saved["at"][-1] - saved["at"][-2]):
             self.feed.advance()
-        watch.load_state(saved["watch"])
+        timer.load_state(saved["timer"])
         return saved["at"], saved["measured"]
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of every run, on the feed's present batch."""
+        """Make one step of every run on the feed's current batch."""
         rows_before = self.network.rows_backward
-        momentum, residual = self._oracle() if self.is_oracle else self._corrected()
-        if self.recent is not None:
-            self.recent.remember(self.theta, self.step_number)
-        self._in_one_pass(Training._move, momentum, residual)
+        momentum, residual = self._oracle_momentum() if self.is_oracle else self._corrected_momentum()
+        if self.history is not None:
+            self.history.append(self.theta, self.step_number)
+        self._elementwise(Training._apply_step, momentum, residual)
         self.feed.advance()
         self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
 
-    def _corrected(self) -> tuple[Tensor, Tensor]:
-        """The momentum to move by, and the residuals of the present batch."""
-        samples = self.feed.present()
-        seen, residual = self._evaluate(samples)
+    def _corrected_momentum(self) -> tuple[Tensor, Tensor]:
+        """Return the momentum to move by, and the residuals of the current batch."""
+        samples = self.feed.current()
+        forward, residual = self._evaluate(samples)
         slope, curvature = self._derivatives(residual)
-        batch = self._batch(samples, seen, slope, curvature)
+        batch = self._batch(samples, forward, slope, curvature)
         gradient = batch.semi_gradient()
-        self._in_one_pass(Training._average, gradient)
+        self._elementwise(Training._update_moments, gradient)
         if self.correction is None:
             return self.mu, residual
-        last_move = self.displacement if self.believed is None else self.believed
-        eta = self.correction.update(self.memory, batch, last_move, self.decay)
+        displacement = self.displacement if self.assumed_displacement is None else self.assumed_displacement
+        eta = self.correction.update(self.memory, batch, displacement, self.decay)
         corrected = correct(self.mu, eta, self.method.trust)
-        if self.trust_log is not None:
-            self.trust_log.note(corrected)
+        if self.trust_statistics is not None:
+            self.trust_statistics.update(corrected)
         return corrected.momentum, residual
 
-    def _oracle(self) -> tuple[Tensor, Tensor]:
-        """Every recent batch at today's parameters: the gradient of one long batch, and nothing to correct."""
+    def _oracle_momentum(self) -> tuple[Tensor, Tensor]:
+        """Return the momentum of all recent batches at the current parameters, and the newest batch's residuals."""
         weight = torch.where(self.ages <= self.step_number, self.age_weight, 0.0)
         momentum = torch.zeros_like(self.theta)
-        for some, samples in self.feed.recent().parts(self.at_once):
-            seen, residual = self._evaluate(samples)
+        for index, samples in self.feed.recent().chunks(self.oracle_chunk):
+            forward, residual = self._evaluate(samples)
             slope, _ = self._derivatives(residual)
-            states = self.network.of_states(seen, slope.shape[-1])
-            momentum += self.network.gradient(self.theta, states, slope * weight[..., some]).total
-        if self.square is not None:  # of the newest batch alone, as Adam has it
-            newest = self.network.newest(states, self.runs[0].batch)
-            self._square(self.network.gradient(self.theta, newest, slope[..., -self.runs[0].batch :]).total)
+            states = self.network.state_rows(forward, slope.shape[-1])
+            momentum += self.network.gradient(self.theta, states, slope * weight[..., index]).total
+        if self.second_moment is not None:  # of the newest batch alone, as in Adam
+            newest = self.network.last_rows(states, self.runs[0].batch)
+            gradient = self.network.gradient(self.theta, newest, slope[..., -self.runs[0].batch :]).total
+            self._update_second_moment(gradient)
         return momentum, residual[..., -self.runs[0].batch :]
 
-    def _in_one_pass(self, work: Callable[..., None], *tensors: Tensor) -> None:
-        """What is done to each parameter alone. On a GPU it is compiled, for a large network: then it reads and writes
-        memory once, and not once for every operation."""
+    def _elementwise(self, function: Callable[..., None], *tensors: Tensor) -> None:
+        """Call a method that works element-wise on the parameters.
+
+        It is compiled for large networks on a GPU, so that memory is read and written once instead of once per
+        operation.
+        """
         compiles = self.theta.is_cuda and self.is_large and can_compile()
-        (compiled(work) if compiles else work)(self, *tensors)
+        (compile_once(function) if compiles else function)(self, *tensors)
 
-    def _average(self, gradient: Tensor) -> None:
-        """Into momentum and, for Adam, into the mean square."""
-        mean_(self.mu, gradient, self.decay)
-        self._square(gradient)
+    def _update_moments(self, gradient: Tensor) -> None:
+        running_mean_(self.mu, gradient, self.decay)
+        self._update_second_moment(gradient)
 
-    def _square(self, gradient: Tensor) -> None:
-        if self.square is not None:
-            mean_(self.square, gradient.square(), methods.BETA_2)
+    def _update_second_moment(self, gradient: Tensor) -> None:
+        if self.second_moment is not None:
+            running_mean_(self.second_moment, gradient.square(), methods.ADAM_BETA_2)
 
     def _derivatives(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Slope and curvature of the mean loss of a batch."""
-        _, slope, curvature = self.network.head.loss(residual)
+        """Return first and second derivative of the batch's mean loss with respect to the residuals."""
+        _, slope, curvature = self.network.objective.loss(residual)
         return slope / self.runs[0].batch, curvature / self.runs[0].batch
 
-    def _evaluate(self, samples: Samples) -> tuple[Pass, Tensor]:
-        """A forward pass, of states alone where their successors have a network of their own; and the residuals."""
-        if self.target is None or samples.discount is None:
-            seen = self.network.forward(self.theta, samples.rows)
-            return seen, samples.residual(seen.values)
-        fresh = self.step_number % self.method.target_every == 0
-        self.target.copy_(torch.where(fresh, self.theta, self.target))
+    def _evaluate(self, samples: Samples) -> tuple[ForwardPass, Tensor]:
+        """Return the forward pass (of states only, if there is a target network) and the residuals."""
+        if self.target_theta is None or samples.discount is None:
+            forward = self.network.forward(self.theta, samples.rows)
+            return forward, samples.residual(forward.values)
+        is_due = self.step_number % self.method.target_every == 0
+        self.target_theta.copy_(torch.where(is_due, self.theta, self.target_theta))
         states, successors = samples.rows.chunk(2, -2)
-        seen = self.network.forward(self.theta, states)
-        return seen, samples.residual(seen.values, self.network.values(self.target, successors))
+        forward = self.network.forward(self.theta, states)
+        return forward, samples.residual(forward.values, self.network.values(self.target_theta, successors))
 
-    def _batch(self, samples: Samples, seen: Pass, slope: Tensor, curvature: Tensor) -> Batch:
+    def _batch(self, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor) -> Batch:
+        """Return the gradients of the batch: per sample if something needs them, else their sum only."""
         if self.correction is None and not self.method.linearizes:
-            return self.network.gradient(self.theta, self.network.of_states(seen, slope.shape[-1]), slope)
-        linear = self.network.linearize(self.theta, seen, samples.discount, slope, curvature)
+            return self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope)
+        linear = self.network.linearize(self.theta, forward, samples.discount, slope, curvature)
         if not self.method.second_order:
             return linear
         hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
         return Linearization(linear.pieces, slope, curvature, hessian)
 
-    def _move(self, momentum: Tensor, residual: Tensor) -> None:
-        """Move the runs that are well; a diverged one stays where it is, marked with the step it diverged at."""
-        is_well = (residual.square().mean(-1) < DIVERGED) & (self.diverged_at < 0)
-        self._displace(momentum)
-        self.displacement.masked_fill_(~is_well.unsqueeze(-1), 0.0)
-        if self.believed is not None:
-            torch.mul(momentum, -self.rate, out=self.believed)
+    def _apply_step(self, momentum: Tensor, residual: Tensor) -> None:
+        """Move the parameters of healthy runs; freeze a diverged run and mark the step at which it diverged."""
+        is_healthy = (residual.square().mean(-1) < DIVERGENCE_THRESHOLD) & (self.diverged_at < 0)
+        self._compute_displacement(momentum)
+        self.displacement.masked_fill_(~is_healthy.unsqueeze(-1), 0.0)
+        if self.assumed_displacement is not None:
+            torch.mul(momentum, -self.lr, out=self.assumed_displacement)
         self.theta += self.displacement
-        newly = ~is_well & (self.diverged_at < 0)
-        self.diverged_at.copy_(torch.where(newly, self.step_number, self.diverged_at))
+        newly_diverged = ~is_healthy & (self.diverged_at < 0)
+        self.diverged_at.copy_(torch.where(newly_diverged, self.step_number, self.diverged_at))
         self.step_number += 1
 
-    def _displace(self, momentum: Tensor) -> None:
-        """By the momentum, or by Adam's quotient of two means that both start at zero. Every pass over all parameters
-        counts: those of a large network are read from memory each time."""
-        if self.square is None:
-            torch.mul(momentum, -self.rate, out=self.displacement)
+    def _compute_displacement(self, momentum: Tensor) -> None:
+        """Write ``-α μ``, or Adam's step, to ``self.displacement``.
+
+        Few passes over the parameters: those of a large network are read from memory each time.
+        """
+        if self.second_moment is None:
+            torch.mul(momentum, -self.lr, out=self.displacement)
             return
         steps = self.step_number + 1
-        unbias = (1 - methods.BETA_2 ** steps.double()).rsqrt().to(self.theta.dtype).expand_as(self.rate)
-        root = torch.addcmul(self.epsilon, self.square.sqrt(), unbias)
-        torch.div(momentum, root, out=self.displacement)
-        self.displacement *= -self.rate / (1 - self.beta**steps).unsqueeze(-1)
+        bias_correction = (1 - methods.ADAM_BETA_2 ** steps.double()).rsqrt().to(self.theta.dtype).expand_as(self.lr)
+        denominator = torch.addcmul(self.epsilon, self.second_moment.sqrt(), bias_correction)
+        torch.div(momentum, denominator, out=self.displacement)
+        self.displacement *= -self.lr / (1 - self.beta**steps).unsqueeze(-1)
 
     @torch.no_grad()
     def measure(self) -> dict[str, Tensor]:
-        """Errors, and whatever instruments were asked for, ``[runs]`` each."""
+        """Return errors and the measurements that the runs ask for, ``[runs]`` each; ``inf`` for diverged runs."""
         measured: dict[str, Tensor] = {}
         for name, (state, value, floor) in self.value_sets.items():
             measured |= {name + kind: error - floor for kind, error in self._errors(state, value).items()}
         for name in self.runs[0].measure:
-            measured |= INSTRUMENTS[name](self)
-        is_well = self.diverged_at < 0
+            measured |= MEASUREMENTS[name](self)
+        is_healthy = self.diverged_at < 0
         return {
-            name: torch.where(is_well, x, torch.inf).nan_to_num(torch.inf, torch.inf) for name, x in measured.items()
+            name: torch.where(is_healthy, x, torch.inf).nan_to_num(torch.inf, torch.inf) for name, x in measured.items()
         }
 
     def _errors(self, state: Tensor, value: Tensor) -> dict[str, Tensor]:
-        """Mean errors over all states, of which few pictures are looked at together: they take room."""
-        many = len(state) if state.is_floating_point() else AT_ONCE
+        """Return the mean errors over all states, ``[runs]`` each; images are evaluated in chunks to save memory."""
+        chunk = len(state) if state.is_floating_point() else EVAL_CHUNK_IMAGES
         parts = [
-            self.network.errors(self.theta, *part) for part in zip(state.split(many), value.split(many), strict=True)
+            self.network.errors(self.theta, *part) for part in zip(state.split(chunk), value.split(chunk), strict=True)
         ]
         return {kind: torch.cat([part[kind] for part in parts], -1).mean(-1) for kind in parts[0]}
 
     def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
         diverged = self.diverged_at.tolist()
-        vectors = 1 if self.correction is None else 2  # momentum, and what the last step was
-        kept = numbers_in(self.memory) // len(self.runs) + vectors * self.network.size
+        vectors = 1 if self.correction is None else 2  # momentum and last displacement
+        kept = count_elements(self.memory) // len(self.runs) + vectors * self.network.size
         return [
             Record(
                 run=run,
@@ -305,27 +317,26 @@ class Training:
                 parameters=self.network.size,
                 numbers_kept=kept,
                 backward_passes=self.backward_passes,
-                seconds=seconds / self.asked,
+                seconds=seconds / self.num_requested,
             )
-            for i, run in enumerate(self.runs[: self.asked])
+            for i, run in enumerate(self.runs[: self.num_requested])
         ]
 
 
-def numbers_in(memory: Any) -> int:
-    """How many numbers are remembered."""
-    if isinstance(memory, Tensor):
-        return memory.numel()
-    parts = memory.values() if isinstance(memory, dict) else memory if isinstance(memory, list) else ()
-    return sum(numbers_in(part) for part in parts)
+def count_elements(state: Any) -> int:
+    """Return the number of tensor elements in nested dicts and lists."""
+    if isinstance(state, Tensor):
+        return state.numel()
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()
+    return sum(count_elements(part) for part in parts)
 
 
-def stepper(training: Training, made: int) -> Callable[[int], None]:
-    """A function that makes a number of steps after those ``made``: one by one, or on a GPU many at a time, as a graph
-    that was recorded."""
+def make_stepper(training: Training, steps_done: int) -> Callable[[int], None]:
+    """Return a function that makes a given number of steps: eagerly, or by replaying a CUDA graph on a GPU."""
     if training.theta.is_cuda:
-        from .graphs import GraphStepper
+        from .cuda_graphs import GraphStepper
 
-        return GraphStepper(training.step, made)
+        return GraphStepper(training.step, steps_done)
 
     def advance(count: int) -> None:
         for _ in range(count):

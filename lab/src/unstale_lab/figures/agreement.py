@@ -1,4 +1,4 @@
-"""Cosines of past gradients with the true ones, as figures draw them and as claims compare them."""
+"""Cosines of past gradients with the true ones: curves for figures, ``1 - cosine`` for comparisons."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ import numpy as np
 
 from ..records import Record
 from ..statistics import Array
-from .base import Series
-from .curves import learning
-from .layout import Fields, lay_out
+from .curves import learning_curves
+from .figure import Series
+from .run_table import Fields, tabulate
 
-OPPOSITE = 2.0  # 1 - cosine at its worst, as which a diverged run counts
-KINDS = {
+MAX_DISAGREEMENT = 2.0  # largest value of 1 - cosine; what a diverged run counts as
+COSINE_CURVES = {
     "samples": "agreement",
     "batches": "agreement of batches",
     "batches, uncorrected": "agreement if uncorrected",
 }
 
 
-def cosines(records: Sequence[Record], kind: str = "samples", by: Fields = ("method",)) -> list[Series]:
-    """The mean cosine along training, a diverged run counting as the worst that there is."""
-    apart = learning(_disagreeing(records, kind), curve=kind, by=by, worst=OPPOSITE)
-    return [_cosine(series) for series in apart]
+def cosine_curves(records: Sequence[Record], kind: str = "samples", by: Fields = ("method",)) -> list[Series]:
+    """Return the mean cosine along training. A diverged run counts as -1."""
+    curves = learning_curves(_with_disagreement(records, kind), curve=kind, by=by, worst_error=MAX_DISAGREEMENT)
+    return [_to_cosine(series) for series in curves]
 
 
-def disagreement(
+def mean_disagreement(
     records: Sequence[Record], start: float = 0.0, end: float = 1.0, kind: str = "samples", by: Fields = ("method",)
 ) -> dict[str, Array]:
-    """The mean of 1 - cosine over a part of the training, ``[settings, seeds]`` for each line; like an error it is 0 or
-    more, and infinite for a diverged run."""
-    return lay_out(_disagreeing(records, kind), by).along(kind, start, end)
+    """Return the mean of ``1 - cosine`` over a share of the training, ``[settings, seeds]`` for each line.
+
+    It behaves like an error: it is 0 or more, and ``inf`` for a diverged run.
+    """
+    return tabulate(_with_disagreement(records, kind), by).mean_over(kind, start, end)
 
 
-def _disagreeing(records: Sequence[Record], kind: str) -> list[Record]:
-    curves = [np.asarray(record.curves[KINDS[kind]], dtype=float) for record in records]
-    # Rounding makes cosines a little larger than 1.
-    apart = [np.where(np.isinf(curve), np.inf, np.clip(1 - curve, 0, None)) for curve in curves]
-    return [replace(record, curves={kind: own}) for record, own in zip(records, apart, strict=True)]
+def _with_disagreement(records: Sequence[Record], kind: str) -> list[Record]:
+    """Return the records with the single curve ``1 - cosine``."""
+    curves = [np.asarray(record.curves[COSINE_CURVES[kind]], dtype=float) for record in records]
+    # Rounding makes some cosines slightly larger than 1.
+    disagreements = [np.where(np.isinf(curve), np.inf, np.clip(1 - curve, 0, None)) for curve in curves]
+    return [replace(record, curves={kind: curve}) for record, curve in zip(records, disagreements, strict=True)]
 
 
-def _cosine(series: Series) -> Series:
+def _to_cosine(series: Series) -> Series:
     y, low, high = ([1 - value for value in values] for values in (series.y, series.high, series.low))
     return replace(series, y=y, low=low, high=high)

@@ -1,22 +1,22 @@
-"""Claim 13: control with a corrected critic, whose values drift less and whose player scores no more."""
+"""Claim 13: control with a corrected critic: less drift, but no higher return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..records import Record
-from ..statistics import Array, counted, iqm
-from .agreement import KINDS, OPPOSITE, cosines, disagreement
-from .base import Figure, Panel, Verdict
-from .claim23 import GAME_STEPS, LONG, scored
-from .claim23 import GRID as SARSA
-from .curves import learning
-from .grids import FOR_WANT_OF_TIME, Grid, seeds
-from .judging import better, compared, conclude, corrected, no_better, too_soon, within
-from .layout import lay_out, select
-from .words import name, number, typical
+from ..statistics import Array, clip_errors, iqm
+from .agreement import COSINE_CURVES, MAX_DISAGREEMENT, cosine_curves, mean_disagreement
+from .claim23 import GAME_STEPS, MIN_STEPS_TO_JUDGE, with_valid_scores
+from .claim23 import GRID as SARSA_GRID
+from .curves import learning_curves
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_iqm, format_number, label
+from .grids import GPU_TIME_NOTE, Grid, seeds
+from .run_table import select, tabulate
+from .verdicts import better, compare_pairs, holm_corrected, make_verdict, mark_too_short, no_better, within
 
-PPO = Grid(
+PPO_GRID = Grid(
     paper={
         "problem": "ms_pacman_ppo",
         "network": "actor",
@@ -32,25 +32,35 @@ PPO = Grid(
     smoke={"batch": 32, "seed": seeds(2), "steps": 60},
 )
 READINGS = {"ms_pacman_ppo": "PPO", "ms_pacman_sarsa": "5-step Sarsa"}
-HALF = 0.5  # "two to three times smaller" is half or less
-ABOUT_A_TENTH = (0.05, 0.2)
+MIN_DRIFT_REDUCTION = 0.5  # "two to three times smaller": by half or more
+CLAIMED_COSINE_RANGE = (0.05, 0.2)  # "about 0.1"
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    return [panel for problem, about in READINGS.items() for panel in _panels(select(records, problem=problem), about)]
+    return [panel for problem, name in READINGS.items() for panel in _panels(select(records, problem=problem), name)]
 
 
-def _panels(records: Sequence[Record], about: str) -> list[Panel]:
+def _panels(records: Sequence[Record], algorithm: str) -> list[Panel]:
     return [
-        Panel(f"{about}: score", GAME_STEPS, "points", learning(scored(records), iqm, "score", first=1)),
         Panel(
-            f"{about}: drift",
+            f"{algorithm}: score",
+            GAME_STEPS,
+            "points",
+            learning_curves(with_valid_scores(records), iqm, "score", first=1),
+        ),
+        Panel(
+            f"{algorithm}: drift",
             GAME_STEPS,
             "drift of target values",
-            learning(records, iqm, "drift", first=1),
+            learning_curves(records, iqm, "drift", first=1),
             log_y=True,
         ),
-        Panel(f"{about}: cosine, batches", GAME_STEPS, "cosine with the true gradient", cosines(records, "batches")),
+        Panel(
+            f"{algorithm}: cosine (batches)",
+            GAME_STEPS,
+            "cosine with the true gradient",
+            cosine_curves(records, "batches"),
+        ),
     ]
 
 
@@ -59,46 +69,51 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    """Scores are those of the last games, and say nothing before a long training is over; drift and cosines, means over
-    the second half of the training."""
-    layout, playing = lay_out(records), lay_out(scored(records))
-    ended, drifts = playing.final("score"), layout.along("drift", 0.5)
-    # A score is no error: more of it is better, so that Adam's, if no less, is no worse.
-    scores = compared(ended, [("adam", "adam_window")], playing.worst("score"))
-    drift = compared(drifts, [("adam_window", "adam")], layout.worst("drift", drifts))
-    [score, drifting], _ = corrected([*scores, *drift])
+    """Judge scores, drift and cosine.
+
+    Scores are those of the last games and decide nothing before the end of a long training. Drift and cosines are
+    means over the second half of the training.
+    """
+    table, score_table = tabulate(records), tabulate(with_valid_scores(records))
+    scores, drifts = score_table.final("score"), table.mean_over("drift", 0.5)
+    # A higher score is better, unlike an error: "no better" for Adam's score means that it is no lower.
+    score_evidence = compare_pairs(scores, [("adam", "adam_window")], score_table.worst_error("score"))
+    drift_evidence = compare_pairs(drifts, [("adam_window", "adam")], table.worst_error("drift", drifts))
+    [score, drift], _ = holm_corrected([*score_evidence, *drift_evidence])
     gain, steps = no_better(score, "scores no less than"), records[0].run.steps
-    parts = [
-        gain if steps >= LONG else too_soon(gain, steps),
-        better(drifting, least=HALF, relation="drifts less than"),
-        within(f"the cosine of {name('adam_window')}", _cosine(records, "batches")["adam_window"], *ABOUT_A_TENTH),
+    findings = [
+        gain if steps >= MIN_STEPS_TO_JUDGE else mark_too_short(gain, steps),
+        better(drift, min_reduction=MIN_DRIFT_REDUCTION, relation="drifts less than"),
+        within(f"Cosine of {label('adam_window')}", _cosine(records, "batches")["adam_window"], *CLAIMED_COSINE_RANGE),
     ]
     note = " ".join(
         [
-            typical(ended, "Scores"),
-            typical(drifts, "Drift, over the second half"),
-            *(f"Cosines, {kind}: {_told(_cosine(records, kind))}." for kind in list(KINDS)[1:]),
+            describe_iqm(scores, "Scores (IQM)"),
+            describe_iqm(drifts, "Drift in the second half (IQM)"),
+            *(f"Cosines ({kind}): {_describe_cosines(_cosine(records, kind))}." for kind in list(COSINE_CURVES)[1:]),
         ]
     )
-    return conclude(13, parts, records, note, reading)
+    return make_verdict(13, findings, records, note, reading)
 
 
 def _cosine(records: Sequence[Record], kind: str) -> dict[str, Array]:
-    return {m: 1 - counted(own, OPPOSITE) for m, own in disagreement(records, 0.5, kind=kind).items()}
+    return {
+        m: 1 - clip_errors(values, MAX_DISAGREEMENT) for m, values in mean_disagreement(records, 0.5, kind=kind).items()
+    }
 
 
-def _told(cosine: dict[str, Array]) -> str:
-    return ", ".join(f"{name(method)} {number(float(iqm(own)))}" for method, own in cosine.items())
+def _describe_cosines(cosine: dict[str, Array]) -> str:
+    return ", ".join(f"{label(method)} {format_number(float(iqm(values)))}" for method, values in cosine.items())
 
 
 FIGURE = Figure(
     name="claim13",
     title="MsPacman, control: PPO and Sarsa with a corrected critic",
     claims=(13,),
-    settings="PPO in MsPacman, its critic learning from 5-step targets, batches of 256, α 0.00025; and the Sarsa of "
-    "claim 23; β 0.9; 5 seeds; 10,000,000 steps.",
-    runs=lambda scale: [*PPO(scale), *SARSA(scale)],
+    settings="PPO on MsPacman, critic with 5-step targets, minibatches of 256, α 0.00025; and Sarsa as in claim 23; "
+    "β 0.9; 5 seeds; 10,000,000 steps.",
+    runs=lambda scale: [*PPO_GRID(scale), *SARSA_GRID(scale)],
     panels=panels,
     judge=judge,
-    cut=f"60,000 steps of PPO and 100,000 of Sarsa, which is the beginning of learning: {FOR_WANT_OF_TIME}",
+    cut=f"60,000 steps of PPO and 100,000 steps of Sarsa, which is only the beginning of learning, {GPU_TIME_NOTE}",
 )

@@ -1,4 +1,4 @@
-"""Claim 21: activations, how steady their Taylor expansions are and how well they learn."""
+"""Claim 21: activations: how stable their Taylor expansions are, and how well they learn."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from ..records import Record
 from ..statistics import iqm
-from .agreement import OPPOSITE, cosines, disagreement
-from .base import Figure, Panel, Verdict
-from .curves import ERROR, learning
-from .grids import REPLAY, seeds
-from .judging import better, compared, conclude, corrected
-from .layout import lay_out, select
-from .words import final_errors, name, typical
+from .agreement import MAX_DISAGREEMENT, cosine_curves, mean_disagreement
+from .curves import MSE, learning_curves
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_final_errors, describe_iqm, label
+from .grids import REPLAY_GRID, seeds
+from .run_table import select, tabulate
+from .verdicts import better, compare_pairs, holm_corrected, make_verdict
 
 SMOOTH = ("tanh", "elu", "selu")
-BY = ("activation",)
-EARLY = 0.1  # of the training, in which networks are still near their random initial state
+BY_ACTIVATION = ("activation",)
+EARLY_SHARE = 0.1  # of the training, while networks are close to their initialization
 
-GRID = REPLAY.varied(
+GRID = REPLAY_GRID.vary(
     paper={
         "activation": ["leaky_relu", "relu", *SMOOTH],
         "method": ["momentum", "full", "default"],
@@ -34,14 +34,23 @@ GRID = REPLAY.varied(
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = select(records, method="full")
+    selected = select(records, method="full")
     agreement = [
-        Panel(f"μ̂: cosine, {kind}", "steps", "cosine with the true gradient", cosines(own, kind, BY))
+        Panel(
+            f"μ̂: cosine ({kind})",
+            "steps",
+            "cosine with the true gradient",
+            cosine_curves(selected, kind, BY_ACTIVATION),
+        )
         for kind in ("samples", "batches")
     ]
     errors = [
         Panel(
-            f"{name(method)}: error", "steps", ERROR, learning(select(records, method=method), iqm, by=BY), log_y=True
+            f"{label(method)}: error",
+            "steps",
+            MSE,
+            learning_curves(select(records, method=method), iqm, by=BY_ACTIVATION),
+            log_y=True,
         )
         for method in ("full", "momentum")
     ]
@@ -49,24 +58,29 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Steadier is a lower 1 - cosine in the first tenth of the training; better is a lower final error."""
-    own = select(records, method="full")
-    unsteadiness, layout = disagreement(own, end=EARLY, by=BY), lay_out(own, BY)
-    steadier = compared(unsteadiness, [(activation, "leaky_relu") for activation in SMOOTH], OPPOSITE)
-    others = [("leaky_relu", activation) for activation in ("relu", *SMOOTH)]
-    evidence, _ = corrected([*steadier, *compared(layout.final(), others, layout.worst())])
-    parts = [better(each, relation="is steadier than") for each in evidence[: len(steadier)]]
-    parts += [better(each, relation="learns better than") for each in evidence[len(steadier) :]]
+    """Judge stability (1 - cosine in the first tenth of the training) and final errors."""
+    selected = select(records, method="full")
+    early_disagreement, table = (
+        mean_disagreement(selected, end=EARLY_SHARE, by=BY_ACTIVATION),
+        tabulate(selected, BY_ACTIVATION),
+    )
+    stability = compare_pairs(
+        early_disagreement, [(activation, "leaky_relu") for activation in SMOOTH], MAX_DISAGREEMENT
+    )
+    pairs = [("leaky_relu", activation) for activation in ("relu", *SMOOTH)]
+    evidence, _ = holm_corrected([*stability, *compare_pairs(table.final(), pairs, table.worst_error())])
+    findings = [better(each, relation="is more stable than") for each in evidence[: len(stability)]]
+    findings += [better(each, relation="learns better than") for each in evidence[len(stability) :]]
     note = " ".join(
         [
-            "All of μ̂; steadier is a lower 1 - cosine in the first tenth of training.",
-            typical(unsteadiness, "1 - cosine early"),
-            typical(disagreement(own, by=BY), "1 - cosine along training"),
-            final_errors(own, BY, "Final errors"),
-            final_errors(select(records, method="momentum"), BY, "Final errors of μ"),
+            "All comparisons are for μ̂. More stable means a lower 1 - cosine in the first tenth of the training.",
+            describe_iqm(early_disagreement, "1 - cosine in the first tenth (IQM)"),
+            describe_iqm(mean_disagreement(selected, by=BY_ACTIVATION), "1 - cosine over the whole training (IQM)"),
+            describe_final_errors(selected, BY_ACTIVATION, "Final errors (IQM)"),
+            describe_final_errors(select(records, method="momentum"), BY_ACTIVATION, "Final errors of μ (IQM)"),
         ]
     )
-    return [conclude(21, parts, own, note)]
+    return [make_verdict(21, findings, selected, note)]
 
 
 FIGURE = Figure(

@@ -1,4 +1,4 @@
-"""Claim 22: the full correction, dense, of a small network that sees MsPacman; and where its time goes."""
+"""Claim 22: the dense full correction of a small network on MsPacman, and where its time goes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ from collections.abc import Sequence
 
 from ..records import Record
 from ..statistics import iqm
-from .base import Figure, Panel, Verdict
-from .grids import FOR_WANT_OF_TIME
-from .judging import Part, better, conclude, decided, told
-from .layout import select
-from .pacman import AGAINST, PLAY, TRUTH, ends, error_panels, paired, resolved
-from .words import name, number, typical
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_iqm, format_number, label
+from .grids import GPU_TIME_NOTE
+from .pacman import (
+    MS_PACMAN_GRID,
+    REFERENCE_NAMES,
+    TRUTH,
+    clip_to_resolution,
+    compare_by_seed,
+    error_panels,
+    final_errors_by_method,
+)
+from .run_table import select
+from .verdicts import Finding, better, decide, describe_comparison, make_verdict
 
-# Nothing is measured besides errors: the time of steps is.
-LITTLE = 0.8
-GRID = PLAY.varied(
+MAX_ERROR_RATIO_IF_LEARNED = 0.8  # last to first measured error
+# No measurements besides errors: they would distort the step times.
+STATEMENT = "most of the extra time goes into backward passes"
+GRID = MS_PACMAN_GRID.vary(
     paper={
         "network": "small_atari",
         "method": ["adam", "adam_dense", "adam_window", "adam_linearized"],
@@ -29,73 +38,84 @@ GRID = PLAY.varied(
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    return error_panels(resolved(records))
+    return error_panels(clip_to_resolution(records))
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = resolved(records)
-    [dense] = paired(own, TRUTH, [("adam_dense", "adam")])
-    beside = [told(each) for each in paired(own, TRUTH, [("adam_window", "adam"), ("adam_window", "adam_dense")])]
+    clipped = clip_to_resolution(records)
+    [dense] = compare_by_seed(clipped, TRUTH, [("adam_dense", "adam")])
+    others = [
+        describe_comparison(each)
+        for each in compare_by_seed(clipped, TRUTH, [("adam_window", "adam"), ("adam_window", "adam_dense")])
+    ]
     note = " ".join(
         [
-            *_little_learned(own),
-            *(typical(ends(own, curve), f"Interquartile means {about}") for curve, about in AGAINST.items()),
-            f"Beyond the paper: {'; '.join(beside)}.",
-            _times(own),
+            *_warn_if_little_learned(clipped),
+            *(
+                describe_iqm(final_errors_by_method(clipped, curve), f"Final MSE {reference} (IQM)")
+                for curve, reference in REFERENCE_NAMES.items()
+            ),
+            f"Beyond the paper: {'; '.join(others)}.",
+            _describe_step_times(clipped),
         ]
     )
-    return [conclude(22, [better(dense), _mostly_backward(own)], own, note)]
+    return [make_verdict(22, [better(dense), _mostly_backward(clipped)], clipped, note)]
 
 
-def _little_learned(records: Sequence[Record]) -> list[str]:
-    """Said where errors hardly fall after they were measured first."""
+def _warn_if_little_learned(records: Sequence[Record]) -> list[str]:
+    """Return a warning if errors hardly fall after the first measurement."""
     first, last = (float(iqm([record.curves[TRUTH][at] for record in records])) for at in (1, -1))
-    if last < LITTLE * first:
+    if last < MAX_ERROR_RATIO_IF_LEARNED * first:
         return []
     after = int(records[0].at[1])
-    return [f"Of the error after {after:,} steps {100 * last / first:.0f} % are left: little was learned to differ in."]
+    return [
+        f"Little was learned: the final error is {100 * last / first:.0f} % of the error after {after:,} steps, so "
+        "that methods can hardly differ."
+    ]
 
 
-def _mostly_backward(records: Sequence[Record]) -> Part:
-    """The gradients of samples are what the further backward passes give: a method that finds them and throws them away
-    tells their time from that of Z."""
+def _mostly_backward(records: Sequence[Record]) -> Finding:
+    """Judge whether most of the extra time goes into backward passes.
+
+    Their time is that of a method that computes per-sample gradients and discards them; the rest is Z.
+    """
     adam, linearized, dense = (_seconds(records, m) for m in ("adam", "adam_linearized", "adam_dense"))
     backward, z, extra = linearized - adam, dense - linearized, dense - adam
     if extra <= 0:
-        return Part("the extra time cannot be told from none", "inconclusive")
-    share = backward / extra  # less than none, where gradients sample by sample come quicker than their sum
-    says = (
-        f"of the extra {_milliseconds(extra)} a step, {_milliseconds(backward)} are backward passes and "
-        f"{_milliseconds(z)} are Z: {100 * share:.0f} %"
+        return Finding("No extra time was measured", STATEMENT, "inconclusive")
+    share = backward / extra  # negative if per-sample gradients are faster than their sum
+    measured = (
+        f"Extra time per step {_milliseconds(extra)}, of which {_milliseconds(backward)} ({100 * share:.0f} %) are "
+        f"backward passes and {_milliseconds(z)} are Z"
     )
-    return Part(says, decided(share > 0.5, len(select(records, method="adam_dense"))), share)
+    return Finding(measured, STATEMENT, decide(share > 0.5, len(select(records, method="adam_dense"))), share)
 
 
 def _seconds(records: Sequence[Record], method: str) -> float:
-    """Of a step of all seeds side by side."""
-    own = select(records, method=method)
-    return sum(record.seconds for record in own) / own[0].run.steps
+    """Return the seconds of one step of all seeds batched together."""
+    selected = select(records, method=method)
+    return sum(record.seconds for record in selected) / selected[0].run.steps
 
 
-def _times(records: Sequence[Record]) -> str:
+def _describe_step_times(records: Sequence[Record]) -> str:
     methods = dict.fromkeys(record.run.method for record in records)
-    times = ", ".join(f"{name(method)} {_milliseconds(_seconds(records, method))}" for method in methods)
+    times = ", ".join(f"{label(method)} {_milliseconds(_seconds(records, method))}" for method in methods)
     seeds = len(select(records, method="adam"))
-    return f"A step of {seeds} seeds side by side: {times}."
+    return f"Time per step, {seeds} seeds batched: {times}."
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{number(1000 * seconds)} ms"
+    return f"{format_number(1000 * seconds)} ms"
 
 
 FIGURE = Figure(
     name="claim22",
-    title="MsPacman, a small network: the dense correction, and its time",
+    title="MsPacman, small network: dense correction and its cost",
     claims=(22,),
-    settings="As figure 9, with the paper's small network of 5 convolutions, n = 12,745; α 0.0001; β 0.9; batches of "
+    settings="As figure 9, with the paper's small network of 5 convolutions (n = 12,745); α 0.0001; β 0.9; batches of "
     "32; 20 seeds; 500,000 steps.",
     runs=GRID,
     panels=panels,
     judge=judge,
-    cut=f"5 seeds and 10,000 steps: {FOR_WANT_OF_TIME}",
+    cut=f"5 seeds and 10,000 steps, {GPU_TIME_NOTE}",
 )

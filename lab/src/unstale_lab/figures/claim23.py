@@ -1,4 +1,4 @@
-"""Claim 23: playing MsPacman by Sarsa with a small network, parallel games, no replay and no target network."""
+"""Claim 23: Sarsa on MsPacman with a small network, parallel games, no replay and no target network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from ..records import Record
 from ..statistics import Array, iqm
-from .base import Figure, Outcome, Panel, Verdict
-from .curves import learning
+from .curves import learning_curves
+from .figure import Figure, Outcome, Panel, Verdict
+from .formatting import format_number, label
 from .grids import Grid, seeds
-from .judging import Part, conclude, too_soon
-from .layout import Layout, lay_out
-from .words import name, number
+from .run_table import RunTable, tabulate
+from .verdicts import Finding, make_verdict, mark_too_short
 
 GRID = Grid(
     paper={
@@ -32,18 +32,18 @@ GRID = Grid(
     quick={"batch": 8, "steps": 100_000},
     smoke={"width": 2, "batch": 2, "seed": seeds(2), "steps": 60},
 )
-# The mean of whole games in which every action is random, ± 13:
+# Mean score of whole games with random actions (standard error 13):
 # scoring.evaluate(sarsa.Sarsa(sarsa.Settings()).policy(epsilon=1.0), games=200)
 RANDOM_SCORE = 216
-DECENT = 2 * RANDOM_SCORE
-FEWEST = 3  # seeds: no two methods are compared, and every one of them must do
-SCORES = {"score": "while learning", "evaluation score": "afterwards"}
-GAME_STEPS = "steps of all games"
-LONG = 2_000_000  # steps: what is learned in fewer is the beginning, though a player may be decent already
+DECENT_SCORE = 2 * RANDOM_SCORE
+MIN_SEEDS = 3  # fewer than for comparisons, because every single seed must pass
+SCORES = {"score": "while learning", "evaluation score": "after training"}
+GAME_STEPS = "environment steps (all games)"
+MIN_STEPS_TO_JUDGE = 2_000_000  # shorter training can confirm the claim, but not refute it
 
 
-def scored(records: Sequence[Record]) -> list[Record]:
-    """Scores of a point or more: a run in which no game ended has none, and a diverged network's does not count."""
+def with_valid_scores(records: Sequence[Record]) -> list[Record]:
+    """Return the records with score curves of at least 1; no finished game and divergence count as 1."""
     return [replace(record, curves={which: _score(record, which) for which in SCORES}) for record in records]
 
 
@@ -53,46 +53,50 @@ def _score(record: Record, which: str) -> Array:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = scored(records)
+    with_scores = with_valid_scores(records)
     return [
-        Panel(f"score {when}", GAME_STEPS, "points", learning(own, iqm, curve, first=1))
+        Panel(f"score {when}", GAME_STEPS, "score", learning_curves(with_scores, iqm, curve, first=1))
         for curve, when in SCORES.items()
     ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Decent is more than twice the score of random play, for every seed, both while learning and afterwards."""
-    layout = lay_out(scored(records))
+    """Judge whether every seed scores more than twice as much as random play, during and after training."""
+    table = tabulate(with_valid_scores(records))
     steps = records[0].run.steps
-    parts = [_decent(method, layout) for method in layout.places]
-    parts = [too_soon(part, steps) if steps < LONG and part.outcome == "does not hold" else part for part in parts]
+    findings = [_decent(method, table) for method in table.records]
+    if steps < MIN_STEPS_TO_JUDGE:
+        findings = [mark_too_short(f, steps) if f.outcome == "does not hold" else f for f in findings]
     note = (
-        f"Decent is here, for every seed, more than twice the {RANDOM_SCORE} points of random play, both in the last "
-        "games of the training and in games played afterwards with 1 action in 100 at random; not decent, less than "
-        "that in both. Scores are means over seeds, with the lowest and the highest."
+        f"Decent: every seed scores more than twice the {RANDOM_SCORE} points of random play, both in the last games "
+        "of the training and in evaluation games with ε = 0.01. Not decent: less than that in both. Scores are means "
+        "over seeds, with minimum and maximum."
     )
-    return [conclude(23, parts, records, note)]
+    return [make_verdict(23, findings, records, note)]
 
 
-def _decent(method: str, layout: Layout) -> Part:
-    scores = {when: layout.final(curve)[method] for curve, when in SCORES.items()}
+def _decent(method: str, table: RunTable) -> Finding:
+    scores = {when: table.final(curve)[method] for curve, when in SCORES.items()}
     everything = np.stack(list(scores.values()))
     outcome: Outcome = "inconclusive"
-    if everything.shape[-1] >= FEWEST and ((everything > DECENT).all() or (everything <= DECENT).all()):
-        outcome = "holds" if everything.min() > DECENT else "does not hold"
-    said = [f"{number(own.mean())} ({number(own.min())} to {number(own.max())}) {when}" for when, own in scores.items()]
-    return Part(f"{name(method)} scores {' and '.join(said)}", outcome, float(everything.mean() / RANDOM_SCORE))
+    if everything.shape[-1] >= MIN_SEEDS and ((everything > DECENT_SCORE).all() or (everything <= DECENT_SCORE).all()):
+        outcome = "holds" if everything.min() > DECENT_SCORE else "does not hold"
+    texts = [
+        f"{format_number(values.mean())} ({format_number(values.min())} to {format_number(values.max())}) {when}"
+        for when, values in scores.items()
+    ]
+    measured = f"{label(method)} scores {' and '.join(texts)}"
+    return Finding(measured, "decent scores", outcome, float(everything.mean() / RANDOM_SCORE))
 
 
 FIGURE = Figure(
     name="claim23",
     title="MsPacman, control: Sarsa with a small network",
     claims=(23,),
-    settings="5-step Sarsa in MsPacman, 64 games side by side, no replay, no target network; the paper's small network "
-    "of 5 convolutions, n = 12,745; α 0.0005; β 0.9; 5 seeds; 10,000,000 steps.",
+    settings="5-step Sarsa on MsPacman, 64 parallel games, no replay, no target network; the paper's small network "
+    "of 5 convolutions (n = 12,745); α 0.0005; β 0.9; 5 seeds; 10,000,000 steps.",
     runs=GRID,
     panels=panels,
     judge=judge,
-    cut="8 games side by side and 100,000 steps, on a CPU; the paper tells neither how many steps its agents learned "
-    "from nor what they scored.",
+    cut="8 parallel games and 100,000 steps, on a CPU. The paper states neither the number of steps nor the scores.",
 )

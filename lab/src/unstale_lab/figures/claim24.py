@@ -1,4 +1,4 @@
-"""Claim 24: in a linear function the Taylor term is exact, so that the correction is the oracle."""
+"""Claim 24: for a linear function the Taylor term is exact, so that the correction equals the oracle."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..records import Record
-from .base import Figure, Outcome, Panel, Series, Verdict
 from .curves import learning_panels
-from .grids import CELLS, KERNELS, seeds
-from .judging import Part, conclude
-from .layout import lay_out
-from .words import final_errors
+from .figure import Figure, Outcome, Panel, Series, Verdict
+from .formatting import describe_final_errors
+from .grids import RBF_GRID, RBF_WIDTH_NOTE, seeds
+from .run_table import tabulate
+from .verdicts import Finding, make_verdict
 
-ROUNDING = 1e-6  # relative, after 300 steps in float64
-APART = 1e-3
+MAX_ROUNDING_DIFFERENCE = 1e-6  # relative, after 300 steps in float64
+MIN_REAL_DIFFERENCE = 1e-3  # relative
 
-GRID = KERNELS.varied(
+GRID = RBF_GRID.vary(
     paper={
         "method": ["full", "oracle"],
         "rbf_width": 1.0,
@@ -25,7 +25,7 @@ GRID = KERNELS.varied(
         "alpha": 0.1,
         "beta": [0.9, 0.99],
         "steps": 300,
-        "horizon": 300,  # everything, as the correction has it
+        "horizon": 300,  # all batches, like the correction
         "seed": seeds(3),
         "precision": "float64",
         "measure": (),
@@ -35,8 +35,8 @@ GRID = KERNELS.varied(
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    apart, at = _apart(records)
-    worst = Series("largest of all runs", [*map(float, at[1:])], [*map(float, apart[1:].max(axis=(1, 2)))])
+    difference, at = _relative_difference(records)
+    worst = Series("maximum over runs", [*map(float, at[1:])], [*map(float, difference[1:].max(axis=(1, 2)))])
     return [
         learning_panels(records)[0],
         Panel("relative difference of μ̂ and μ*", "steps", "relative difference of errors", [worst]),
@@ -44,28 +44,35 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    largest = float(_apart(records)[0].max())
-    outcome: Outcome = "holds" if largest <= ROUNDING else "does not hold" if largest > APART else "inconclusive"
-    says = f"the errors of μ̂ and of an oracle that forgets nothing differ by {largest:.1e} at most, relatively"
-    return [conclude(24, [Part(says, outcome, effect=largest)], records, final_errors(records))]
+    largest = float(_relative_difference(records)[0].max())
+    outcome: Outcome = (
+        "holds"
+        if largest <= MAX_ROUNDING_DIFFERENCE
+        else "does not hold"
+        if largest > MIN_REAL_DIFFERENCE
+        else "inconclusive"
+    )
+    measured = f"Largest relative difference between the errors of μ̂ and of an oracle with full history: {largest:.1e}"
+    finding = Finding(measured, "μ̂ equals μ* up to rounding", outcome, effect=largest)
+    return [make_verdict(24, [finding], records, describe_final_errors(records))]
 
 
-def _apart(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
-    """Relative differences ``[steps, settings, seeds]``; infinite where one diverged and the other did not."""
-    layout = lay_out(records)
-    full, oracle = (layout.curves()[method] for method in ("full", "oracle"))
-    both = np.isinf(full) & np.isinf(oracle)
+def _relative_difference(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+    """Return relative differences ``[steps, settings, seeds]``, infinite if only one diverged, and their steps."""
+    table = tabulate(records)
+    full, oracle = (table.curves()[method] for method in ("full", "oracle"))
+    both_diverged = np.isinf(full) & np.isinf(oracle)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(full - oracle) / np.where(np.isinf(oracle), 1.0, np.maximum(oracle, np.finfo(float).tiny))
-    return np.where(both, 0.0, apart), layout.at
+        difference = np.abs(full - oracle) / np.where(np.isinf(oracle), 1.0, np.maximum(oracle, np.finfo(float).tiny))
+    return np.where(both_diverged, 0.0, difference), table.at
 
 
 FIGURE = Figure(
     name="claim24",
-    title="A linear value function: the correction is the oracle",
+    title="Linear value function: the correction equals the oracle",
     claims=(24,),
     settings="Mountain Car from replay; linear in RBF features on a grid of 10 by 10, σ² 1; α 0.1; β 0.9 and 0.99; "
-    f"batches of 16; 3 seeds; 300 steps in float64, the oracle remembering all of them. {CELLS}",
+    f"batches of 16; 3 seeds; 300 steps in float64, all of them in the oracle's horizon. {RBF_WIDTH_NOTE}",
     runs=GRID,
     panels=panels,
     judge=judge,

@@ -1,8 +1,9 @@
-"""From records to panels: learning curves, errors against a hyper-parameter, shares of diverged runs.
+"""Panels from records: learning curves, errors over a hyper-parameter, divergence rates.
 
-Means are the paper's. No error counts in them for more than ``Layout.worst``, as which verdicts count a diverged run:
-it is never dropped, and what it blew up to on its way does not hide the rest. The interquartile mean needs no such
-number: it is infinite, and its line ends, once more than a quarter have diverged.
+The paper plots means. In a mean, errors are clipped at ``RunTable.worst_error``, which is also what a diverged run
+counts as: diverged runs are never dropped, and huge errors on the way to divergence do not hide the rest. The
+interquartile mean (IQM) is not clipped: it is infinite, and its line ends, once more than a quarter of the runs have
+diverged.
 """
 
 from __future__ import annotations
@@ -14,62 +15,74 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..records import Record
-from ..statistics import Array, bootstrap, counted, divergence_rate, iqm
-from .base import Panel, Series
-from .layout import Fields, Layout, Line, lay_out
+from ..statistics import Array, bootstrap, clip_errors, divergence_rate, iqm
+from .figure import Panel, Series
+from .run_table import Fields, Line, RunTable, tabulate
 
-RESAMPLES = 400  # for a band; an interval that decides something has more
-ERROR = "mean squared error"
-AXES = {
+RESAMPLES = 400  # for a band in a plot; intervals in verdicts use more
+MSE = "mean squared error"  # axis label
+AXIS_LABELS = {
     "alpha": "learning rate α",
     "beta": "momentum β",
     "batch": "batch size",
-    "rbf_width": "width of the kernels σ²",
+    "rbf_width": "RBF width σ²",
 }
 LOG_FIELDS = ("alpha", "batch")
 
-Statistic = Callable[[Any], Any]  # of ``[..., settings, seeds]``
+Statistic = Callable[[Any], Any]  # [..., settings, seeds] → [...]
 
 
 def mean(errors: Any) -> Any:
+    """Return the mean over ``[..., settings, seeds]``."""
     return np.asarray(errors, dtype=float).mean(axis=(-2, -1))
 
 
-NAMES: dict[Statistic, str] = {mean: "mean", iqm: "interquartile mean"}
+STATISTIC_NAMES: dict[Statistic, str] = {mean: "mean", iqm: "IQM"}
 
 
-def banded(label: str, x: ArrayLike, values: Array, statistic: Statistic, **more: Any) -> Series:
-    """One line through ``values [x, settings, seeds]``, with its 95 % band."""
+def series_with_band(label: str, x: ArrayLike, values: Array, statistic: Statistic, **more: Any) -> Series:
+    """Return a line through ``values [x, settings, seeds]`` with its 95 % confidence band."""
     low, high = bootstrap(statistic, values, resamples=RESAMPLES)
     return Series(label, _floats(x), _floats(statistic(values)), _floats(low), _floats(high), **more)
 
 
-def learning(
+def learning_curves(
     records: Sequence[Record],
     statistic: Statistic = mean,
     curve: str = "evaluation",
     by: Fields = ("method",),
     first: int = 0,
-    worst: float | None = None,
+    worst_error: float | None = None,
 ) -> list[Series]:
-    """A line for each method along training, from the ``first`` measurement on."""
-    layout = lay_out(records, by)
-    curves = {line: own[first:] for line, own in layout.curves(curve).items()}
+    """Return a learning curve for each method, from the ``first`` measurement on.
+
+    Args:
+        records: runs to average over.
+        statistic: how to average over settings and seeds.
+        curve: name of the curve in the records.
+        by: fields that distinguish lines.
+        first: index of the first measurement to show.
+        worst_error: where to clip errors for a mean; by default ``RunTable.worst_error``.
+    """
+    table = tabulate(records, by)
+    curves = {line: values[first:] for line, values in table.curves(curve).items()}
     if statistic is mean:
-        curves = _bounded(curves, layout.worst(curve) if worst is None else worst)
-    at = layout.at[first:]
-    return [banded(str(line), at, curves[line], statistic, **_about(layout, line, by)) for line in curves]
-
-
-def learning_panels(records: Sequence[Record], about: str = "") -> list[Panel]:
-    """The paper's panel, of means, and beside it the same of interquartile means."""
+        curves = _clip(curves, table.worst_error(curve) if worst_error is None else worst_error)
+    at = table.at[first:]
     return [
-        Panel(_titled(about, NAMES[statistic]), "steps", ERROR, learning(records, statistic), log_y=True)
+        series_with_band(str(line), at, curves[line], statistic, **_series_fields(table, line, by)) for line in curves
+    ]
+
+
+def learning_panels(records: Sequence[Record], prefix: str = "") -> list[Panel]:
+    """Return the paper's panel, with means, and the same with interquartile means."""
+    return [
+        Panel(_title(prefix, STATISTIC_NAMES[statistic]), "steps", MSE, learning_curves(records, statistic), log_y=True)
         for statistic in (mean, iqm)
     ]
 
 
-def against(
+def sensitivity_curves(
     records: Sequence[Record],
     field: str,
     statistic: Statistic = iqm,
@@ -77,49 +90,62 @@ def against(
     curve: str = "evaluation",
     **more: Any,
 ) -> list[Series]:
-    """A line for each method along the values of a hyper-parameter, whatever the other settings are."""
-    layout = lay_out(records, by)
-    of = np.array(layout.values(field))
+    """Return the final error of each method over a hyper-parameter, averaged over all other settings."""
+    table = tabulate(records, by)
+    of = np.array(table.values(field))
     values = np.unique(of)
-    ends = {line: errors[-1] for line, errors in layout.curves(curve).items()}
+    ends = {line: errors[-1] for line, errors in table.curves(curve).items()}
     levels = {line: np.stack([errors[of == value] for value in values]) for line, errors in ends.items()}
     if statistic is mean:
-        levels = _bounded(levels, layout.worst(curve))
-    return [banded(str(line), values, levels[line], statistic, **_about(layout, line, by), **more) for line in levels]
+        levels = _clip(levels, table.worst_error(curve))
+    return [
+        series_with_band(str(line), values, levels[line], statistic, **_series_fields(table, line, by), **more)
+        for line in levels
+    ]
 
 
-def against_panel(records: Sequence[Record], field: str, statistic: Statistic = iqm, about: str = "") -> Panel:
-    """Final errors along the values of a hyper-parameter."""
-    title = _titled(about, f"final error, {NAMES[statistic]}")
-    return Panel(title, AXES[field], ERROR, against(records, field, statistic), field in LOG_FIELDS, log_y=True)
+def sensitivity_panel(records: Sequence[Record], field: str, statistic: Statistic = iqm, prefix: str = "") -> Panel:
+    """Return a panel of ``sensitivity_curves``."""
+    title = _title(prefix, f"final error, {STATISTIC_NAMES[statistic]}")
+    return Panel(
+        title, AXIS_LABELS[field], MSE, sensitivity_curves(records, field, statistic), field in LOG_FIELDS, log_y=True
+    )
 
 
-def divergence_panels(records: Sequence[Record], field: str, about: str = "") -> list[Panel]:
-    """The share of diverged runs along a hyper-parameter, of the methods that diverged at all; nothing if none did."""
-    layout = lay_out(records)
-    of = np.array(layout.values(field))
+def divergence_panels(records: Sequence[Record], field: str, prefix: str = "") -> list[Panel]:
+    """Return a panel with the divergence rate of each method that diverged; no panel if none did."""
+    table = tabulate(records)
+    of = np.array(table.values(field))
     values = np.unique(of)
     series = []
-    for method, errors in layout.final().items():
+    for method, errors in table.final().items():
         if np.isinf(errors).any():
             shares, ends = zip(*(divergence_rate(errors[of == value]) for value in values), strict=True)
             low, high = zip(*ends, strict=True)
-            series.append(Series(method, _floats(values), shares, low, high, **_about(layout, method, ("method",))))
-    panel = Panel(_titled(about, "diverged"), AXES[field], "share of runs", series, log_x=field in LOG_FIELDS)
+            series.append(
+                Series(method, _floats(values), shares, low, high, **_series_fields(table, method, ("method",)))
+            )
+    panel = Panel(
+        _title(prefix, "divergence rate"),
+        AXIS_LABELS[field],
+        "share of diverged runs",
+        series,
+        log_x=field in LOG_FIELDS,
+    )
     return [panel] if series else []
 
 
-def overview(records: Sequence[Record], field: str = "alpha") -> list[Panel]:
-    """What is drawn of methods compared over a grid: curves, sensitivity to a hyper-parameter, divergences."""
-    return [*learning_panels(records), against_panel(records, field), *divergence_panels(records, field)]
+def overview_panels(records: Sequence[Record], field: str = "alpha") -> list[Panel]:
+    """Return learning curves, sensitivity to a hyper-parameter and divergence rates."""
+    return [*learning_panels(records), sensitivity_panel(records, field), *divergence_panels(records, field)]
 
 
-def _bounded(curves: dict[Line, Array], worst: float) -> dict[Line, Array]:
-    return {line: counted(own, worst) for line, own in curves.items()}
+def _clip(curves: dict[Line, Array], worst_error: float) -> dict[Line, Array]:
+    return {line: clip_errors(values, worst_error) for line, values in curves.items()}
 
 
-def _about(layout: Layout, line: Line, by: Fields) -> dict[str, Any]:
-    records = [record for row in layout.places[line] for record in row]
+def _series_fields(table: RunTable, line: Line, by: Fields) -> dict[str, Any]:
+    records = [record for row in table.records[line] for record in row]
     return {
         "method": str(line) if by == ("method",) else "",
         "runs": len(records),
@@ -127,8 +153,8 @@ def _about(layout: Layout, line: Line, by: Fields) -> dict[str, Any]:
     }
 
 
-def _titled(about: str, what: str) -> str:
-    return f"{about}: {what}" if about else what
+def _title(prefix: str, title: str) -> str:
+    return f"{prefix}: {title}" if prefix else title
 
 
 def _floats(values: Any) -> list[float]:

@@ -1,20 +1,20 @@
-"""Figure 1: regression, where targets stand still and correcting momentum should gain little."""
+"""Figure 1: regression, where targets are fixed and correcting momentum should gain little."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..records import Record
-from . import damping
-from .base import Figure, Verdict
-from .grids import REPLAY
-from .judging import compared, conclude, differs, same, small
-from .layout import lay_out, select
-from .words import final_errors
+from . import momentum_damping
+from .figure import Figure, Verdict
+from .formatting import describe_final_errors
+from .grids import REPLAY_GRID
+from .run_table import select, tabulate
+from .verdicts import close_to, compare_pairs, differs, equivalent, make_verdict
 
-LITTLE = 0.25
+MAX_SMALL_DIFFERENCE = 0.25  # relative; "by little"
 
-GRID = REPLAY.varied(
+GRID = REPLAY_GRID.vary(
     paper={
         "problem": "regression",
         "method": ["momentum", "oracle", "full", "default"],
@@ -25,21 +25,21 @@ GRID = REPLAY.varied(
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    own = select(records, method=["momentum", "oracle", "full"])
-    layout = lay_out(own)
-    oracle, full = compared(layout.final(), [("oracle", "momentum"), ("full", "momentum")], layout.worst())
-    # The paper has p ≈ 0.001 for the oracle.
-    parts = [differs(oracle, threshold=0.01), small(oracle, LITTLE), same(full)]
-    return conclude(1, parts, own, final_errors(records), reading)
+    selected = select(records, method=["momentum", "oracle", "full"])
+    table = tabulate(selected)
+    oracle, full = compare_pairs(table.final(), [("oracle", "momentum"), ("full", "momentum")], table.worst_error())
+    # The paper reports p ≈ 0.001 for the oracle.
+    findings = [differs(oracle, threshold=0.01), close_to(oracle, MAX_SMALL_DIFFERENCE), equivalent(full)]
+    return make_verdict(1, findings, selected, describe_final_errors(records), reading)
 
 
 FIGURE = Figure(
     name="fig1",
-    title="Regression: momentum corrected where targets stand still",
+    title="Regression: corrected momentum with fixed targets",
     claims=(1,),
     settings="Regression to a sum of sines; MLP of 4 layers, width 8, 16 and 32; β 0.9 and 0.99; α 0.005 and 0.01; "
     "batches of 4, 16 and 64; damped and undamped momentum; 10 seeds; 5,000 steps.",
     runs=GRID,
-    panels=damping.panels,
-    judge=damping.judged(_verdict),
+    panels=momentum_damping.panels,
+    judge=momentum_damping.judge_readings(_verdict),
 )

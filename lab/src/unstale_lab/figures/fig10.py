@@ -1,4 +1,4 @@
-"""Figure 10: the size of batches, and whether batches of one are what ails the diagonal correction online."""
+"""Figure 10: batch size, and whether batches of one explain the poor online result of the diagonal correction."""
 
 from __future__ import annotations
 
@@ -9,62 +9,77 @@ from dataclasses import replace
 import numpy as np
 
 from ..records import Record
-from .base import Figure, Panel, Verdict
-from .curves import against, against_panel, divergence_panels, mean
-from .grids import REPLAY, seeds
-from .judging import better, compared, conclude, corrected
-from .layout import lay_out, select
+from .curves import divergence_panels, mean, sensitivity_curves, sensitivity_panel
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_iqm, format_number, label
+from .grids import REPLAY_GRID, seeds
+from .run_table import select, tabulate
 from .trends import ratio
-from .words import name, number, typical
+from .verdicts import better, compare_pairs, holm_corrected, make_verdict
 
-BATCHES = REPLAY.varied(
+BATCHES = REPLAY_GRID.vary(
     paper={"batch": [1, 4, 16, 64], "seed": seeds(20)},
     quick={"alpha": 0.1, "seed": seeds(10)},
     smoke={"batch": [1, 16], "seed": seeds(2)},
 )
-# The same data in the order in which it happens. The yardstick is the oracle: μ̂ diverges too often to be one.
-ONLINE = BATCHES.varied(paper={"problem": "mountain_car_online", "method": ["oracle", "full", "diagonal"], "batch": 1})
+# The same data in temporal order. The reference is the oracle, because μ̂ diverges too often.
+ONLINE = BATCHES.vary(paper={"problem": "mountain_car_online", "method": ["oracle", "full", "diagonal"], "batch": 1})
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     replay, online = (select(records, problem=problem) for problem in ("mountain_car", "mountain_car_online"))
-    drawn = [against_panel(replay, "batch", mean), against_panel(replay, "batch")]
-    beside = [replace(line, label=f"{name(line.method)}, online", dashed=True) for line in against(online, "batch")]
-    return [drawn[0], replace(drawn[1], series=[*drawn[1].series, *beside]), *divergence_panels(replay, "batch")]
+    by_batch = [sensitivity_panel(replay, "batch", mean), sensitivity_panel(replay, "batch")]
+    online_lines = [
+        replace(line, label=f"{label(line.method)}, online", dashed=True)
+        for line in sensitivity_curves(online, "batch")
+    ]
+    return [
+        by_batch[0],
+        replace(by_batch[1], series=[*by_batch[1].series, *online_lines]),
+        *divergence_panels(replay, "batch"),
+    ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Batches of one hurt if the error is lower with batches of 16. They do not explain all if the diagonal correction
-    is, with batches of one, further behind the oracle online than from replay."""
+    """Judge two statements about the diagonal correction.
+
+    Batches of one hurt if the error is lower with batches of 16. They do not explain everything if, with batches of
+    one, the diagonal correction is further behind the oracle online than from replay.
+    """
     replay, online = (select(records, problem=problem) for problem in ("mountain_car", "mountain_car_online"))
-    diagonal = lay_out(select(replay, method="diagonal", batch=[1, 16]), by=("batch",))
+    diagonal = tabulate(select(replay, method="diagonal", batch=[1, 16]), by=("batch",))
     both = {"replay": select(replay, batch=1), "online": online}
-    single = {where: lay_out(select(own, method=["oracle", "diagonal"])) for where, own in both.items()}
-    worst = max(layout.worst() for layout in (diagonal, *single.values()))
-    ends = {where: layout.final() for where, layout in single.items()}
-    gaps = {f"μ̂ diag / μ*, {where}": ratio(own["diagonal"], own["oracle"], worst) for where, own in ends.items()}
+    single = {where: tabulate(select(group, method=["oracle", "diagonal"])) for where, group in both.items()}
+    worst = max(table.worst_error() for table in (diagonal, *single.values()))
+    ends = {where: table.final() for where, table in single.items()}
+    gaps = {
+        f"μ̂ diag / μ*, {where}": ratio(errors["diagonal"], errors["oracle"], worst) for where, errors in ends.items()
+    }
     by_batch = {f"batches of {batch}": errors for batch, errors in diagonal.final().items()}
-    from_one = compared(by_batch, [("batches of 16", "batches of 1")], worst)
-    (hurt, wider), _ = corrected([*from_one, *compared(gaps, [tuple(gaps)], math.inf)])  # type: ignore[list-item]
+    from_one = compare_pairs(by_batch, [("batches of 16", "batches of 1")], worst)
+    (hurt, wider), _ = holm_corrected([*from_one, *compare_pairs(gaps, [tuple(gaps)], math.inf)])  # type: ignore[list-item]
+    ratios = [f"{name} {format_number(float(np.median(gap)))}" for name, gap in gaps.items()]
     note = " ".join(
         [
-            "Of μ̂ diag, batches of 16 against 1; then, with batches of 1, the ratio of its error to that of μ*.",
-            typical(by_batch, "Interquartile means of μ̂ diag"),
-            *(typical(lay_out(own).final(), f"Batches of 1, {where}") for where, own in both.items()),
-            f"Median ratios: {', '.join(f'{where} {number(float(np.median(gap)))}' for where, gap in gaps.items())}.",
+            "The first comparison is of μ̂ diag with batches of 16 and of 1; the second is of the ratio of its error to "
+            "that of μ*, with batches of 1.",
+            describe_iqm(by_batch, "Final errors of μ̂ diag (IQM)"),
+            *(describe_iqm(tabulate(group).final(), f"Batches of 1, {where} (IQM)") for where, group in both.items()),
+            f"Median ratios: {', '.join(ratios)}.",
         ]
     )
-    own = [*select(replay, method="diagonal", batch=[1, 16]), *select(replay, method="oracle", batch=1)]
-    judged = [*own, *select(online, method=["oracle", "diagonal"])]
-    return [conclude(14, [better(hurt), better(wider, relation="is below")], judged, note)]
+    from_replay = [*select(replay, method="diagonal", batch=[1, 16]), *select(replay, method="oracle", batch=1)]
+    judged = [*from_replay, *select(online, method=["oracle", "diagonal"])]
+    return [make_verdict(14, [better(hurt), better(wider, relation="is below")], judged, note)]
 
 
 FIGURE = Figure(
     name="fig10",
-    title="Error against the size of batches",
+    title="Error over batch size",
     claims=(14,),
     settings="Mountain Car from replay; batches of 1, 4, 16 and 64; MLP of 4 layers, width 8, 16 and 32; β 0.9 and "
-    "0.99; α 0.5, 0.1 and 0.05; 20 seeds; 5,000 steps. Beside it μ*, μ̂ and μ̂ diag online, in the same settings.",
+    "0.99; α 0.5, 0.1 and 0.05; 20 seeds; 5,000 steps. In addition μ*, μ̂ and μ̂ diag online with batches of "
+    "1, in the same settings.",
     runs=lambda scale: [*BATCHES(scale), *ONLINE(scale)],
     panels=panels,
     judge=judge,

@@ -1,4 +1,4 @@
-"""Figure 13: the full correction for some layers only, the rest corrected diagonally or not at all."""
+"""Figure 13: full correction of some layers only; the others are corrected diagonally or not at all."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from ..experiment import Run, Scale
 from ..records import Record
 from ..statistics import Array, iqm
-from .base import Figure, Panel, Series, Verdict
-from .curves import ERROR, banded
-from .grids import REPLAY, seeds
-from .judging import better, compared, conclude, no_better
-from .layout import Layout, lay_out, select
-from .words import typical
+from .curves import MSE, series_with_band
+from .figure import Figure, Panel, Series, Verdict
+from .formatting import describe_iqm
+from .grids import REPLAY_GRID, seeds
+from .run_table import RunTable, select, tabulate
+from .verdicts import better, compare_pairs, make_verdict, no_better
 
 LAYERS = 6
 BOTTOM = {count: tuple(range(count)) for count in (1, 2, 3)}
@@ -24,20 +24,20 @@ ENDS = {2 * count: (*BOTTOM[count], *TOP[count]) for count in (1, 2)}
 
 
 @dataclass(frozen=True)
-class Rest:
-    """What is done about the other layers."""
+class OtherLayers:
+    """How the other layers are corrected."""
 
     reading: str
-    none: str  # the method that does this to all layers
-    some: str  # and that to the others
+    none: str  # method if no layer is corrected fully
+    some: str  # method if some layers are corrected fully
 
 
-RESTS = (
-    Rest("the rest uncorrected", "momentum", "layers"),
-    Rest("the rest corrected diagonally", "diagonal", "layers_diagonal"),
+OTHER_LAYERS = (
+    OtherLayers("other layers uncorrected", "momentum", "layers"),
+    OtherLayers("other layers corrected diagonally", "diagonal", "layers_diagonal"),
 )
 
-WHOLE = REPLAY.varied(
+UNIFORM_GRID = REPLAY_GRID.vary(
     paper={
         "method": ["momentum", "diagonal", "full"],
         "layers": LAYERS,
@@ -50,32 +50,32 @@ WHOLE = REPLAY.varied(
     quick={"seed": seeds(10)},
     smoke={"width": 4, "batch": 4, "seed": seeds(2)},
 )
-SOME = WHOLE.varied(
+SOME_LAYERS_GRID = UNIFORM_GRID.vary(
     paper={
-        "method": [rest.some for rest in RESTS],
+        "method": [rest.some for rest in OTHER_LAYERS],
         "corrected_layers": [*BOTTOM.values(), *TOP.values(), *ENDS.values()],
     }
 )
 
 
 def runs(scale: Scale) -> list[Run]:
-    return [*WHOLE(scale), *SOME(scale)]
+    return [*UNIFORM_GRID(scale), *SOME_LAYERS_GRID(scale)]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     return [
-        Panel(rest.reading, "layers corrected fully", ERROR, _lines(_errors(_layout(records, rest), rest)), log_y=True)
-        for rest in RESTS
+        Panel(rest.reading, "fully corrected layers", MSE, _lines(_errors(_table(records, rest), rest)), log_y=True)
+        for rest in OTHER_LAYERS
     ]
 
 
-def _layout(records: Sequence[Record], rest: Rest) -> Layout:
-    return lay_out(select(records, method=[rest.none, rest.some, "full"]), by=("method", "corrected_layers"))
+def _table(records: Sequence[Record], rest: OtherLayers) -> RunTable:
+    return tabulate(select(records, method=[rest.none, rest.some, "full"]), by=("method", "corrected_layers"))
 
 
-def _errors(layout: Layout, rest: Rest, curve: str = "evaluation") -> dict[str, Array]:
-    """Final errors ``[settings, seeds]`` by which layers are corrected fully."""
-    curves = layout.curves(curve)
+def _errors(table: RunTable, rest: OtherLayers, curve: str = "evaluation") -> dict[str, Array]:
+    """Return final errors ``[settings, seeds]`` by which layers are corrected fully."""
+    curves = table.curves(curve)
     chosen = {
         "none": (rest.none, ()),
         **{f"bottom {count}": (rest.some, layers) for count, layers in BOTTOM.items()},
@@ -87,35 +87,35 @@ def _errors(layout: Layout, rest: Rest, curve: str = "evaluation") -> dict[str, 
 
 
 def _lines(errors: dict[str, Array]) -> list[Series]:
-    """From no layer to all of them, by way of the bottom, of the top, and of both ends."""
-    by_way_of = {
+    """Return lines from no layer to all layers, through the bottom, the top and both ends."""
+    paths = {
         "bottom": {count: f"bottom {count}" for count in BOTTOM},
         "top": {count: f"top {count}" for count in TOP},
         "both ends": {count: f"both ends, {count}" for count in ENDS},
     }
     lines = []
-    for label, between in by_way_of.items():
+    for label, between in paths.items():
         points = {0: "none", **between, LAYERS: "all"}
         values = np.stack([errors[point] for point in points.values()])
-        about = {"runs": values.size, "diverged": int(np.isinf(values).sum())}
-        lines.append(banded(label, list(points), values, iqm, **about))
+        counts = {"runs": values.size, "diverged": int(np.isinf(values).sum())}
+        lines.append(series_with_band(label, list(points), values, iqm, **counts))
     return lines
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(records, rest) for rest in RESTS]
+    return [_verdict(records, rest) for rest in OTHER_LAYERS]
 
 
-def _verdict(records: Sequence[Record], rest: Rest) -> Verdict:
-    layout = _layout(records, rest)
-    errors = _errors(layout, rest)
+def _verdict(records: Sequence[Record], rest: OtherLayers) -> Verdict:
+    table = _table(records, rest)
+    errors = _errors(table, rest)
     bottom = [(f"bottom {count}", f"top {count}") for count in BOTTOM]
     whole = [("all", "bottom 3"), ("all", "top 3")]
     ends = [(f"both ends, {2 * count}", f"bottom {count}") for count in (1, 2)]
-    evidence = compared(errors, [*bottom, *whole, *ends], layout.worst())
-    parts = [*map(better, evidence[: len(bottom + whole)]), *map(no_better, evidence[len(bottom + whole) :])]
-    note = f"{typical(errors)} {typical(_errors(layout, rest, 'training'), 'On states as in training')}"
-    return conclude(10, parts, select(records, method=[rest.some, "full"]), note, rest.reading)
+    evidence = compare_pairs(errors, [*bottom, *whole, *ends], table.worst_error())
+    findings = [*map(better, evidence[: len(bottom + whole)]), *map(no_better, evidence[len(bottom + whole) :])]
+    note = f"{describe_iqm(errors)} {describe_iqm(_errors(table, rest, 'training'), 'On the training distribution')}"
+    return make_verdict(10, findings, select(records, method=[rest.some, "full"]), note, rest.reading)
 
 
 FIGURE = Figure(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .several_steps import figure
+from .n_step import n_step_figure
 
-FIGURE = figure("fig14", "Acrobot from replay, 5-step targets", claim=16, problem="acrobot", n_step=5)
+FIGURE = n_step_figure("fig14", "Acrobot from replay, 5-step targets", claim=16, problem="acrobot", n_step=5)

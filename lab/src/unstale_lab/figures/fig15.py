@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .several_steps import figure
+from .n_step import n_step_figure
 
-FIGURE = figure("fig15", "Cartpole from replay, 3-step targets", claim=17, problem="cartpole", n_step=3)
+FIGURE = n_step_figure("fig15", "Cartpole from replay, 3-step targets", claim=17, problem="cartpole", n_step=3)

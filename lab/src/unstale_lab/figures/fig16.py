@@ -1,38 +1,41 @@
-"""Figure 16: figure 3 with frozen targets beside, a copy of the network made every 100 steps."""
+"""Figure 16: figure 3 with frozen targets (a target network copied every 100 steps)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..records import Record
-from .base import Figure, Verdict
-from .curves import overview
-from .grids import FIVE, REPLAY
-from .judging import better, compared, conclude
-from .layout import lay_out, select
-from .words import final_errors, name
+from .curves import overview_panels
+from .figure import Figure, Verdict
+from .formatting import describe_final_errors, label
+from .grids import METHODS_WITH_DEFAULT, REPLAY_GRID
+from .run_table import select, tabulate
+from .verdicts import better, compare_pairs, make_verdict
 
-GRID = REPLAY.varied(paper={"method": [*FIVE, "frozen"]})
-MUCH = 0.2
+GRID = REPLAY_GRID.vary(paper={"method": [*METHODS_WITH_DEFAULT, "frozen"]})
+MIN_REDUCTION = 0.2  # relative; "much more slowly"
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Slower is a higher error at the end, and a higher mean error along training."""
-    own = select(records, method=["momentum", "frozen"])
-    layout = lay_out(own)
-    measures = {"at the end": layout.final(), "along training": layout.along("evaluation")}
-    errors = {f"{name(method)} {when}": of for when, each in measures.items() for method, of in each.items()}
-    pairs = [(f"{name('momentum')} {when}", f"{name('frozen')} {when}") for when in measures]
-    parts = [better(evidence, least=MUCH) for evidence in compared(errors, pairs, layout.worst(judged=errors))]
-    return [conclude(12, parts, own, final_errors(records), reading="Mountain Car")]
+    """Judge whether frozen targets have higher errors, both at the end and on average over the training."""
+    selected = select(records, method=["momentum", "frozen"])
+    table = tabulate(selected)
+    measures = {"at the end": table.final(), "over training": table.mean_over("evaluation")}
+    errors = {f"{label(method)} {when}": of for when, each in measures.items() for method, of in each.items()}
+    pairs = [(f"{label('momentum')} {when}", f"{label('frozen')} {when}") for when in measures]
+    findings = [
+        better(evidence, min_reduction=MIN_REDUCTION)
+        for evidence in compare_pairs(errors, pairs, table.worst_error(judged=errors))
+    ]
+    return [make_verdict(12, findings, selected, describe_final_errors(records), reading="Mountain Car")]
 
 
 FIGURE = Figure(
     name="fig16",
-    title="Mountain Car from replay, with frozen targets beside",
+    title="Mountain Car from replay, with frozen targets",
     claims=(12,),
-    settings="As figure 3; frozen targets are copied every 100 steps.",
+    settings="As figure 3; the target network is copied every 100 steps.",
     runs=GRID,
-    panels=overview,
+    panels=overview_panels,
     judge=judge,
 )

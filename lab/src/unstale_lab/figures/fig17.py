@@ -1,4 +1,4 @@
-"""Figure 17: figure 9 with frozen targets beside, a copy of the network made every 2,500 steps."""
+"""Figure 17: figure 9 with frozen targets (a target network copied every 2,500 steps)."""
 
 from __future__ import annotations
 
@@ -6,63 +6,70 @@ from collections.abc import Sequence
 
 from ..experiment import Run, Scale
 from ..records import Record
-from .base import Figure, Panel, Verdict
-from .fig9 import ADAMS, in_the_papers_setting
-from .fig16 import MUCH
-from .grids import FOR_WANT_OF_TIME
-from .judging import Part, better, compared, conclude, corrected, too_soon
-from .layout import lay_out, select
-from .pacman import AGAINST, PLAY, TRUTH, ends, error_panels, resolved
-from .words import name, typical
+from .fig9 import ADAM_SETTINGS, runs_in_paper_settings
+from .fig16 import MIN_REDUCTION
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_iqm, label
+from .grids import GPU_TIME_NOTE
+from .pacman import MS_PACMAN_GRID, REFERENCE_NAMES, TRUTH, clip_to_resolution, error_panels, final_errors_by_method
+from .run_table import select, tabulate
+from .verdicts import Finding, better, compare_pairs, holm_corrected, make_verdict, mark_too_short
 
 METHODS = ("adam", "adam_frozen", "adam_diagonal_literal")
-IN_THE_END = "is more precise in the very end than"
-IN_THE_END_UNKNOWN = Part(f"{name('adam_frozen')} {IN_THE_END} {name('adam')}", "inconclusive")
-# On a CPU, and of no more than the claim is about.
-SMALL = PLAY.varied(
-    paper={"network": "small_atari", "width": 16, "method": ["adam", "adam_frozen"], **ADAMS}, quick={"steps": 5_000}
+MORE_PRECISE = "is more precise in the end than"
+NOT_COMPARED = Finding(
+    "Final errors not compared", f"{label('adam_frozen')} {MORE_PRECISE} {label('adam')}", "inconclusive"
 )
-LONG = 200_000  # steps: the paper sees frozen targets ahead only "after a very long time"
+# For a CPU, with only the methods that the claim compares.
+SMALL_GRID = MS_PACMAN_GRID.vary(
+    paper={"network": "small_atari", "width": 16, "method": ["adam", "adam_frozen"], **ADAM_SETTINGS},
+    quick={"steps": 5_000},
+)
+MIN_STEPS_TO_JUDGE = 200_000  # the paper sees frozen targets ahead only "after a very long time"
 
 
 def runs(scale: Scale) -> list[Run]:
-    return SMALL(scale) if scale == "quick" else in_the_papers_setting(scale, METHODS)
+    return SMALL_GRID(scale) if scale == "quick" else runs_in_paper_settings(scale, METHODS)
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    return error_panels(resolved(records))
+    return error_panels(clip_to_resolution(records))
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Slower is a higher mean error along training; more precise, a lower one in the end of a long training."""
-    own = select(resolved(records), method=["adam", "adam_frozen"])
-    layout = lay_out(own)
-    along = layout.along(TRUTH)
-    evidence = compared(along, [("adam", "adam_frozen")], layout.worst(TRUTH, along))
-    steps = own[0].run.steps
-    if steps >= LONG:
-        evidence += compared(layout.final(TRUTH), [("adam_frozen", "adam")], layout.worst(TRUTH))
-    [slower, *later], _ = corrected(evidence)
-    parts = [better(slower, least=MUCH, relation="is, along training, better than")]
-    parts += [better(each, relation=IN_THE_END) for each in later] or [too_soon(IN_THE_END_UNKNOWN, steps)]
+    """Judge speed (mean error over the training) and precision (final error of a long training)."""
+    selected = select(clip_to_resolution(records), method=["adam", "adam_frozen"])
+    table = tabulate(selected)
+    mean_errors = table.mean_over(TRUTH)
+    evidence = compare_pairs(mean_errors, [("adam", "adam_frozen")], table.worst_error(TRUTH, mean_errors))
+    steps = selected[0].run.steps
+    if steps >= MIN_STEPS_TO_JUDGE:
+        evidence += compare_pairs(table.final(TRUTH), [("adam_frozen", "adam")], table.worst_error(TRUTH))
+    [speed, *precision], _ = holm_corrected(evidence)
+    findings = [better(speed, min_reduction=MIN_REDUCTION, relation="is, over the training, better than")]
+    findings += [better(each, relation=MORE_PRECISE) for each in precision] or [mark_too_short(NOT_COMPARED, steps)]
     note = " ".join(
         [
-            f"Errors are {AGAINST[TRUTH]}.",
-            typical(along, "Along training"),
-            *(typical(ends(resolved(records), curve), f"In the end, {about}") for curve, about in AGAINST.items()),
+            f"Errors are measured {REFERENCE_NAMES[TRUTH]}.",
+            describe_iqm(mean_errors, "Mean over the training (IQM)"),
+            *(
+                describe_iqm(final_errors_by_method(clip_to_resolution(records), curve), f"Final MSE {reference} (IQM)")
+                for curve, reference in REFERENCE_NAMES.items()
+            ),
         ]
     )
-    return [conclude(12, parts, own, note, reading="MsPacman")]
+    return [make_verdict(12, findings, selected, note, reading="MsPacman")]
 
 
 FIGURE = Figure(
     name="fig17",
-    title="MsPacman, policy evaluation, with frozen targets beside",
+    title="MsPacman, policy evaluation, with frozen targets",
     claims=(12,),
-    settings="As figure 9, in the paper's settings; frozen targets, copied every 2,500 steps, have Adam's.",
+    settings="As figure 9, in the paper's settings; frozen targets use Adam's settings, and the target network is "
+    "copied every 2,500 steps.",
     runs=runs,
     panels=panels,
     judge=judge,
-    cut="The paper's small network, n = 12,745, instead of DQN's, without μ̂ diag/√; 5 seeds and 5,000 steps: "
-    f"{FOR_WANT_OF_TIME}",
+    cut="The paper's small network (n = 12,745) instead of DQN's, without μ̂ diag/√; 5 seeds and 5,000 steps, "
+    f"{GPU_TIME_NOTE}",
 )

@@ -1,4 +1,4 @@
-"""Figure 18: figure 3 with ten times the steps."""
+"""Figure 18: figure 3 with ten times as many steps."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..records import Record
-from .base import Figure, Verdict
-from .curves import overview
-from .grids import FIVE, FOUR, REPLAY, seeds
-from .judging import below, better, compared, conclude
-from .layout import lay_out, select
-from .words import final_errors, name
+from .curves import overview_panels
+from .figure import Figure, Verdict
+from .formatting import describe_final_errors, label
+from .grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID, seeds
+from .run_table import select, tabulate
+from .verdicts import below, better, compare_pairs, make_verdict
 
-GRID = REPLAY.varied(
-    paper={"method": FIVE, "steps": 50_000},
+GRID = REPLAY_GRID.vary(
+    paper={"method": METHODS_WITH_DEFAULT, "steps": 50_000},
     quick={"steps": 20_000, "alpha": 0.1, "seed": seeds(5)},
     smoke={"steps": 50},
 )
-LEFT = 0.01  # of the error before the first step
+MAX_REMAINING_ERROR = 0.01  # relative to the error before the first step
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Converging is taken to be a lower error at the end than after a tenth of the steps, and an end at 1 % or less of
-    the error before the first step."""
-    own = select(records, method=FOUR)
-    layout = lay_out(own)
-    curves = {str(line): of for line, of in layout.curves().items()}
-    tenth = int(np.searchsorted(layout.at, layout.at[-1] / 10))
+    """Judge convergence: the error falls after a tenth of the steps, and ends at 1 % of the initial error or less."""
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
+    curves = {str(line): of for line, of in table.curves().items()}
+    tenth = int(np.searchsorted(table.at, table.at[-1] / 10))
     moments = {
-        f"{name(method)} {when}": curves[method][place]
-        for method in FOUR
-        for when, place in (("at the end", -1), ("after a tenth", tenth))
+        f"{label(method)} {when}": curves[method][place]
+        for method in PAPER_METHODS
+        for when, place in (("at the end", -1), ("after a tenth of the steps", tenth))
     }
-    pairs = [(f"{name(method)} at the end", f"{name(method)} after a tenth") for method in FOUR]
-    falling = [better(evidence) for evidence in compared(moments, pairs, layout.worst())]
-    left = [
-        below(f"what is left of the error of {name(method)}", curves[method][-1] / curves[method][0], LEFT)
-        for method in FOUR
+    pairs = [(f"{label(method)} at the end", f"{label(method)} after a tenth of the steps") for method in PAPER_METHODS]
+    falling = [better(evidence) for evidence in compare_pairs(moments, pairs, table.worst_error())]
+    remaining = [
+        below(f"Final / initial error of {label(method)}", curves[method][-1] / curves[method][0], MAX_REMAINING_ERROR)
+        for method in PAPER_METHODS
     ]
-    return [conclude(18, [*falling, *left], own, final_errors(records))]
+    return [make_verdict(18, [*falling, *remaining], selected, describe_final_errors(records))]
 
 
 FIGURE = Figure(
@@ -49,6 +48,6 @@ FIGURE = Figure(
     claims=(18,),
     settings="As figure 3, with 50,000 steps.",
     runs=GRID,
-    panels=overview,
+    panels=overview_panels,
     judge=judge,
 )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from .base import Figure
-from .dependence import panels, verdict
-from .grids import REPLAY, seeds
+from .figure import Figure
+from .grids import REPLAY_GRID, seeds
+from .sensitivity import judge_sensitivity, sensitivity_panels
 
-GRID = REPLAY.varied(paper={"alpha": [0.001, 0.005, 0.01, 0.05, 0.1, 0.5]}, quick={"seed": seeds(5)})
+GRID = REPLAY_GRID.vary(paper={"alpha": [0.001, 0.005, 0.01, 0.05, 0.1, 0.5]}, quick={"seed": seeds(5)})
 
 FIGURE = Figure(
     name="fig19",
-    title="Error against the learning rate α",
+    title="Error over learning rate α",
     claims=(19,),
     settings="Mountain Car from replay; α from 0.001 to 0.5; MLP of 4 layers, width 8, 16 and 32; β 0.9 and 0.99; "
     "batches of 4, 16 and 64; 10 seeds; 5,000 steps.",
     runs=GRID,
-    panels=lambda records: panels(records, "alpha"),
-    judge=lambda records: [verdict(19, records, "alpha", "α")],
+    panels=lambda records: sensitivity_panels(records, "alpha"),
+    judge=lambda records: [judge_sensitivity(19, records, "alpha", "α")],
 )

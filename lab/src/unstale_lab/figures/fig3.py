@@ -9,17 +9,17 @@ import numpy as np
 
 from ..records import Record
 from ..statistics import iqm
-from .base import Figure, Verdict
-from .curves import overview
-from .grids import FOUR, ORDER, REPLAY, seeds
-from .judging import all_of, better, compared, conclude, differs
-from .layout import Layout, lay_out, select, without
-from .words import at_best, final_errors, name, number
+from .curves import overview_panels
+from .figure import Figure, Verdict
+from .formatting import describe_best_settings, describe_final_errors, format_number, label
+from .grids import PAPER_METHODS, PAPER_ORDER, REPLAY_GRID, seeds
+from .run_table import RunTable, select, tabulate, without
+from .verdicts import better, combine_outcomes, compare_pairs, differs, make_verdict
 
-LARGEST = 0.5  # the learning rate at which the correction, unbounded, is prone to diverge
-MILDER = f"without α = {LARGEST}"
+LARGEST_ALPHA = 0.5  # at which the unbounded correction tends to diverge
+WITHOUT_LARGEST_ALPHA = f"without α = {LARGEST_ALPHA}"
 IN_ORDER = "in the paper's order"
-SURE = 0.001  # the paper's threshold
+PAPER_P_THRESHOLD = 0.001
 # The pair that the paper is about comes first.
 PAIRS = sorted(
     combinations(["full", "momentum", "oracle", "diagonal"], 2), key=lambda pair: pair != ("full", "momentum")
@@ -27,66 +27,76 @@ PAIRS = sorted(
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """That the four differ, as the paper puts it; and that they do in its order, with and without the learning rate at
-    which the correction diverges."""
+    """Judge that the four methods differ; that they are in the paper's order; and the latter without α = 0.5."""
     return [
         _different(records),
         _ordered(records, IN_ORDER),
-        _ordered(without(records, alpha=LARGEST), f"{IN_ORDER}, {MILDER}"),
+        _ordered(without(records, alpha=LARGEST_ALPHA), f"{IN_ORDER}, {WITHOUT_LARGEST_ALPHA}"),
     ]
 
 
 def _different(records: Sequence[Record]) -> Verdict:
-    own = select(records, method=FOUR)
-    layout = lay_out(own)
-    parts = [differs(evidence, SURE) for evidence in compared(layout.final(), PAIRS, layout.worst())]
-    differ = all_of(part.outcome for part in parts) == "holds"
-    return conclude(3, parts, own, _told(records), lead=_direction(layout, differ))
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
+    findings = [
+        differs(evidence, PAPER_P_THRESHOLD) for evidence in compare_pairs(table.final(), PAIRS, table.worst_error())
+    ]
+    differ = combine_outcomes(finding.outcome for finding in findings) == "holds"
+    return make_verdict(3, findings, selected, _note(records), lead=_describe_order(table, differ))
 
 
 def _ordered(records: Sequence[Record], reading: str) -> Verdict:
-    own = select(records, method=FOUR)
-    layout = lay_out(own)
-    parts = [better(evidence, SURE) for evidence in compared(layout.final(), ORDER, layout.worst())]
-    return conclude(3, parts, own, _told(records), reading)
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
+    findings = [
+        better(evidence, PAPER_P_THRESHOLD)
+        for evidence in compare_pairs(table.final(), PAPER_ORDER, table.worst_error())
+    ]
+    return make_verdict(3, findings, selected, _note(records), reading)
 
 
-def _told(records: Sequence[Record]) -> str:
-    told = [final_errors(records), divergences_at_largest(records), at_best(lay_out(records).final())]
-    return " ".join(filter(None, told))
+def _note(records: Sequence[Record]) -> str:
+    texts = [
+        describe_final_errors(records),
+        describe_divergences_at_largest(records),
+        describe_best_settings(tabulate(records).final()),
+    ]
+    return " ".join(filter(None, texts))
 
 
-def _direction(layout: Layout, differ: bool) -> str:
-    """Whether the methods differ in the paper's order, which is the worst, and all of them from the best on."""
-    place = {method: (float(iqm(own)), int(np.isinf(own).sum())) for method, own in layout.final().items()}
-    *_, worst = ranked = sorted(place, key=place.__getitem__)
-    are = "They differ" if differ else "Not all are found to differ"
-    order = "in" if all(place[a] < place[b] for a, b in ORDER) else "not in"
-    diverged = np.isinf(layout.final()[worst])
-    at_largest = int(diverged[np.array(layout.values("alpha")) == LARGEST].sum())
-    counts = f", for {diverged.sum()} of {diverged.size} runs diverged, {at_largest} of them at α = {LARGEST}"
-    each = ", ".join(f"{name(method)} {number(place[method][0])}" for method in ranked)
-    told = f"{name(worst)} is the worst{counts if diverged.any() else ''}. From the best: {each}."
-    return f"{are}, and they are {order} the paper's order: {told}"
+def _describe_order(table: RunTable, differ: bool) -> str:
+    """Describe the order of the methods, and which one is worst."""
+    rank = {method: (float(iqm(values)), int(np.isinf(values).sum())) for method, values in table.final().items()}
+    *_, worst = ranked = sorted(rank, key=rank.__getitem__)
+    difference = "All methods differ." if differ else "Not all methods are found to differ."
+    order = "in" if all(rank[a] < rank[b] for a, b in PAPER_ORDER) else "not in"
+    diverged = np.isinf(table.final()[worst])
+    at_largest = int(diverged[np.array(table.values("alpha")) == LARGEST_ALPHA].sum())
+    counts = f" ({diverged.sum()} of {diverged.size} runs diverged, {at_largest} of them at α = {LARGEST_ALPHA})"
+    each = ", ".join(f"{label(method)} {format_number(rank[method][0])}" for method in ranked)
+    worst_text = f"{label(worst)} is the worst{counts if diverged.any() else ''}."
+    return f"{difference} They are {order} the paper's order: {worst_text} From best to worst: {each}."
 
 
-def divergences_at_largest(records: Sequence[Record]) -> str:
-    """How many runs of each method diverged at the largest learning rate, if it is among them."""
-    largest = select(records, alpha=LARGEST)
+def describe_divergences_at_largest(records: Sequence[Record]) -> str:
+    """Count the diverged runs of each method at the largest learning rate; empty if it is not among the runs."""
+    largest = select(records, alpha=LARGEST_ALPHA)
     if not largest:
         return ""
-    counts = {name(method): np.isinf(own) for method, own in lay_out(largest).final().items()}
-    told = ", ".join(f"{own.sum()} of {own.size} runs of {method}" for method, own in counts.items() if own.any())
-    return f"At α = {LARGEST}, {told} diverged." if told else f"At α = {LARGEST} no run diverged."
+    counts = {label(method): np.isinf(values) for method, values in tabulate(largest).final().items()}
+    texts = ", ".join(
+        f"{values.sum()} of {values.size} runs of {method}" for method, values in counts.items() if values.any()
+    )
+    return f"At α = {LARGEST_ALPHA}, {texts} diverged." if texts else f"At α = {LARGEST_ALPHA} no run diverged."
 
 
 FIGURE = Figure(
     name="fig3",
     title="Mountain Car from replay: all methods",
     claims=(3,),
-    settings="Mountain Car, transitions drawn independently; MLP of 4 layers, width 8, 16 and 32; β 0.9 and 0.99; "
+    settings="Mountain Car, transitions sampled independently; MLP of 4 layers, width 8, 16 and 32; β 0.9 and 0.99; "
     "α 0.5, 0.1 and 0.05; batches of 4, 16 and 64; 10 seeds; 5,000 steps.",
-    runs=REPLAY.varied(paper={}, quick={"seed": seeds(6)}),
-    panels=overview,
+    runs=REPLAY_GRID.vary(paper={}, quick={"seed": seeds(6)}),
+    panels=overview_panels,
     judge=judge,
 )

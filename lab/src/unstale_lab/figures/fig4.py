@@ -1,7 +1,8 @@
-"""Figure 4: Mountain Car online, one transition after another, each seen once.
+"""Figure 4: Mountain Car online: transitions in temporal order, each used once.
 
-At the paper's learning rates, momentum damped as its text has it learns next to nothing in 20,000 steps. Undamped, at
-α / (1-β), it does, and the paper's own figure was probably made so. Both are run, and each has its verdict.
+At the paper's learning rates, damped momentum (as in its text) learns almost nothing in 20,000 steps. Undamped
+momentum, with an effective rate of α / (1-β), does learn, and the paper's figure was probably made with it. Both are
+run and judged.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records import Record
-from . import damping
-from .base import Figure, Verdict
-from .grids import FIVE, FOUR, ORDER, Grid, seeds
-from .judging import better, compared, conclude, differs, same
-from .layout import lay_out, select
-from .words import at_best, final_errors
+from . import momentum_damping
+from .figure import Figure, Verdict
+from .formatting import describe_best_settings, describe_final_errors
+from .grids import METHODS_WITH_DEFAULT, PAPER_METHODS, PAPER_ORDER, Grid, seeds
+from .run_table import select, tabulate
+from .verdicts import better, compare_pairs, differs, equivalent, make_verdict
 
 GRID = Grid(
     paper={
         "problem": "mountain_car_online",
-        "method": FIVE,
+        "method": METHODS_WITH_DEFAULT,
         "width": 16,
         "batch": 1,
         "alpha": [0.005, 0.001, 0.0005],
@@ -34,21 +35,22 @@ GRID = Grid(
 
 
 def _verdict(records: Sequence[Record], reading: str) -> Verdict:
-    own = select(records, method=FOUR)
-    layout = lay_out(own)
-    *leads, apart, equal = compared(layout.final(), [*ORDER, ("full", "oracle")], layout.worst())
-    parts = [*(better(lead, threshold=0.001) for lead in leads), differs(apart, threshold=0.001), same(equal)]
-    note = f"{final_errors(records)} {at_best(lay_out(records).final())}"
-    return conclude(4, parts, own, note, reading)
+    selected = select(records, method=PAPER_METHODS)
+    table = tabulate(selected)
+    *ordered, different, equal = compare_pairs(table.final(), [*PAPER_ORDER, ("full", "oracle")], table.worst_error())
+    findings = [*(better(each, threshold=0.001) for each in ordered), differs(different, threshold=0.001)]
+    findings.append(equivalent(equal))
+    note = f"{describe_final_errors(records)} {describe_best_settings(tabulate(records).final())}"
+    return make_verdict(4, findings, selected, note, reading)
 
 
 FIGURE = Figure(
     name="fig4",
-    title="Mountain Car online, one transition after another",
+    title="Mountain Car online",
     claims=(4,),
-    settings="Mountain Car, transitions in order, one at a time; MLP of 4 layers of width 16; β 0.9 and 0.99; α 0.005, "
-    "0.001 and 0.0005; damped and undamped momentum; 50 seeds; 20,000 steps.",
+    settings="Mountain Car, transitions in temporal order, batches of 1; MLP of 4 layers of width 16; β 0.9 and 0.99; "
+    "α 0.005, 0.001 and 0.0005; damped and undamped momentum; 50 seeds; 20,000 steps.",
     runs=GRID,
-    panels=damping.panels,
-    judge=damping.judged(_verdict),
+    panels=momentum_damping.panels,
+    judge=momentum_damping.judge_readings(_verdict),
 )

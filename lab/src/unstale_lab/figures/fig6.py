@@ -1,54 +1,54 @@
-"""Figure 6: kernels made wider, so that more values move with every step."""
+"""Figure 6: wider RBF kernels, with which more values change in every step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..records import Record
-from .base import Figure, Panel, Verdict
-from .curves import against_panel, divergence_panels, mean
-from .grids import CELLS, KERNELS
-from .judging import better, compared, conclude, corrected
-from .layout import lay_out, select
-from .trends import against_none, along, levels, rank_correlations, ratio, trend
-from .words import typical
+from .curves import divergence_panels, mean, sensitivity_panel
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_iqm
+from .grids import RBF_GRID, RBF_WIDTH_NOTE
+from .run_table import select, tabulate
+from .trends import by_level, levels, p_no_correlation, rank_correlations, ratio, trend
+from .verdicts import better, compare_pairs, holm_corrected, make_verdict
 
 SETTINGS = (
     "Mountain Car from replay; linear in RBF features on a grid of 10 by 10 and of 20 by 20, σ² from 0.5 to 4; "
-    f"α 0.1 and 0.01; β 0.99; batches of 16; 10 seeds; 5,000 steps. {CELLS}"
+    f"α 0.1 and 0.01; β 0.99; batches of 16; 10 seeds; 5,000 steps. {RBF_WIDTH_NOTE}"
 )
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     return [
-        against_panel(records, "rbf_width", mean),
-        against_panel(records, "rbf_width"),
+        sensitivity_panel(records, "rbf_width", mean),
+        sensitivity_panel(records, "rbf_width"),
         *divergence_panels(records, "rbf_width"),
     ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = select(records, method=["momentum", "full"])
-    layout = lay_out(own)
-    errors, worst, widths = layout.final(), layout.worst(), layout.values("rbf_width")
-    gap = along(layout, ratio(errors["momentum"], errors["full"], worst), "rbf_width")
-    rho = rank_correlations(levels(layout, "rbf_width"), gap)
-    widest = lay_out(select(own, rbf_width=max(widths))).final()
-    [ahead], [p] = corrected(compared(widest, [("full", "momentum")], worst), against_none(rho))
-    rising = trend("the gap between μ and μ̂ against σ²", rho, p)
+    selected = select(records, method=["momentum", "full"])
+    table = tabulate(selected)
+    errors, worst, widths = table.final(), table.worst_error(), table.values("rbf_width")
+    gap = by_level(table, ratio(errors["momentum"], errors["full"], worst), "rbf_width")
+    rho = rank_correlations(levels(table, "rbf_width"), gap)
+    widest = tabulate(select(selected, rbf_width=max(widths))).final()
+    [at_widest], [p] = holm_corrected(compare_pairs(widest, [("full", "momentum")], worst), p_no_correlation(rho))
+    rising = trend("Error ratio of μ to μ̂ over σ²", rho, p)
     note = " ".join(
-        typical(lay_out(select(records, rbf_width=width)).final(), f"Interquartile means at σ² = {width:g}")
+        describe_iqm(tabulate(select(records, rbf_width=width)).final(), f"Final errors (IQM) at σ² = {width:g}")
         for width in (min(widths), max(widths))
     )
-    return [conclude(7, [rising, better(ahead)], own, note)]
+    return [make_verdict(7, [rising, better(at_widest)], selected, note)]
 
 
 FIGURE = Figure(
     name="fig6",
-    title="Error against the width of the kernels",
+    title="Error over RBF width",
     claims=(7,),
     settings=SETTINGS,
-    runs=KERNELS,
+    runs=RBF_GRID,
     panels=panels,
     judge=judge,
 )

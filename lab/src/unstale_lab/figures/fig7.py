@@ -1,4 +1,4 @@
-"""Figure 7: the runs of figure 6, their errors against how far target values drifted."""
+"""Figure 7: the runs of figure 6, errors over the drift of target values."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 
 from ..records import Record
 from ..statistics import iqm
-from .base import Figure, Panel, Series, Verdict
-from .curves import ERROR, banded
+from .curves import MSE, series_with_band
 from .fig6 import SETTINGS
-from .grids import KERNELS
-from .judging import conclude
-from .layout import lay_out, select
-from .trends import along, rank_correlations, trends
-from .words import name, typical
+from .figure import Figure, Panel, Series, Verdict
+from .formatting import describe_iqm, label
+from .grids import RBF_GRID
+from .run_table import select, tabulate
+from .trends import by_level, rank_correlations, trends
+from .verdicts import make_verdict
 
-JUDGED = ["momentum", "full", "diagonal"]
+JUDGED_METHODS = ["momentum", "full", "diagonal"]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    """One for each grid and learning rate, a line for each method, along σ²."""
+    """Return one panel per grid and learning rate, with one line per method over σ²."""
     grids, rates = (sorted({getattr(record.run, field) for record in records}) for field in ("rbf_grid", "alpha"))
     return [
         Panel(
-            f"grid of {grid}, α = {rate:g}",
+            f"{grid} x {grid} grid, α = {rate:g}",
             "mean drift of target values",
-            ERROR,
+            MSE,
             _lines(select(records, rbf_grid=grid, alpha=rate)),
             log_x=True,
             log_y=True,
@@ -39,50 +39,50 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def _lines(records: Sequence[Record]) -> list[Series]:
-    layout = lay_out(records)
-    errors, drifts = layout.final(), layout.along("drift")
+    table = tabulate(records)
+    errors, drifts = table.final(), table.mean_over("drift")
     lines = []
     for method in errors:
-        drift, error = (along(layout, values[method], "rbf_width") for values in (drifts, errors))
+        drift, error = (by_level(table, values[method], "rbf_width") for values in (drifts, errors))
         x = iqm(drift)
-        has_place = np.isfinite(x)  # which it has not on this axis where too many diverged
-        about: dict[str, Any] = {"method": method, "runs": error.size, "diverged": int(np.isinf(error).sum())}
-        if has_place.any():
-            lines.append(banded(method, x[has_place], error[has_place], iqm, **about))
-        else:  # still named, with its divergences
-            lines.append(Series(method, [], [], **about))
+        is_finite = np.isfinite(x)  # infinite if too many runs diverged
+        counts: dict[str, Any] = {"method": method, "runs": error.size, "diverged": int(np.isinf(error).sum())}
+        if is_finite.any():
+            lines.append(series_with_band(method, x[is_finite], error[is_finite], iqm, **counts))
+        else:  # an empty line, so that the legend shows the divergences
+            lines.append(Series(method, [], [], **counts))
     return lines
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Over all runs, as the paper draws them, and for each learning rate."""
-    own = select(records, method=JUDGED)
-    alphas = sorted({record.run.alpha for record in own}, reverse=True)
-    return [_verdict(own, ""), *(_verdict(select(own, alpha=alpha), f"α = {alpha:g}") for alpha in alphas)]
+    """Judge all runs together, as the paper does, and each learning rate."""
+    selected = select(records, method=JUDGED_METHODS)
+    alphas = sorted({record.run.alpha for record in selected}, reverse=True)
+    return [_verdict(selected, ""), *(_verdict(select(selected, alpha=alpha), f"α = {alpha:g}") for alpha in alphas)]
 
 
-def _verdict(own: Sequence[Record], reading: str) -> Verdict:
-    """Diverged runs have no drift to rank their errors by: they are left out of the ranking, and told."""
-    layout = lay_out(own)
-    errors, drifts = layout.final(), layout.along("drift")
+def _verdict(records: Sequence[Record], reading: str) -> Verdict:
+    """Judge rank correlations; diverged runs have no finite drift and are not ranked, which the note says."""
+    table = tabulate(records)
+    errors, drifts = table.final(), table.mean_over("drift")
     correlations = {
-        f"error of {name(method)} against its drift": rank_correlations(
-            along(layout, drifts[method], "rbf_width"), along(layout, errors[method], "rbf_width")
+        f"Error of {label(method)} over its drift": rank_correlations(
+            by_level(table, drifts[method], "rbf_width"), by_level(table, errors[method], "rbf_width")
         )
-        for method in JUDGED
+        for method in JUDGED_METHODS
     }
-    diverged = sum(record.diverged_at is not None for record in own)
-    unranked = f"{diverged} of {len(own)} runs diverged and are not ranked. " if diverged else ""
-    note = f"{unranked}{typical(drifts, 'Mean drift')}"
-    return conclude(8, trends(correlations), own, note, reading)
+    diverged = sum(record.diverged_at is not None for record in records)
+    unranked = f"{diverged} of {len(records)} runs diverged and are not ranked. " if diverged else ""
+    note = f"{unranked}{describe_iqm(drifts, 'Mean drift (IQM)')}"
+    return make_verdict(8, trends(correlations), records, note, reading)
 
 
 FIGURE = Figure(
     name="fig7",
-    title="Error against the drift of target values",
+    title="Error over the drift of target values",
     claims=(8,),
     settings=SETTINGS,
-    runs=KERNELS,
+    runs=RBF_GRID,
     panels=panels,
     judge=judge,
 )

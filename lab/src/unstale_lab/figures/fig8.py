@@ -1,6 +1,6 @@
-"""Figure 8: how well Taylor-corrected gradients agree with the true ones.
+"""Figure 8: cosine of Taylor-corrected gradients with the true ones.
 
-What is compared is the disagreement, 1 - cosine: 0 is perfect, 2 the opposite, and infinite a run that diverged.
+Comparisons use ``1 - cosine``, which behaves like an error: 0 is perfect, 2 the opposite, ``inf`` a diverged run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from ..records import Record
 from ..statistics import iqm
-from .agreement import KINDS, OPPOSITE, cosines, disagreement
-from .base import Figure, Panel, Verdict
-from .curves import ERROR, learning
-from .grids import REPLAY, seeds
-from .judging import below, better, compared, conclude
-from .layout import select
-from .words import final_errors, number
+from .agreement import COSINE_CURVES, MAX_DISAGREEMENT, cosine_curves, mean_disagreement
+from .curves import MSE, learning_curves
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_final_errors, format_number
+from .grids import REPLAY_GRID, seeds
+from .run_table import select
+from .verdicts import below, better, compare_pairs, make_verdict
 
-GRID = REPLAY.varied(
+GRID = REPLAY_GRID.vary(
     paper={
         "method": ["momentum", "full", "default"],
         "width": 16,
@@ -30,32 +30,46 @@ GRID = REPLAY.varied(
     quick={"seed": seeds(10)},
     smoke={"width": 4, "batch": 4, "seed": seeds(2)},
 )
-CLOSE = 0.1  # "close to 1" is a cosine of 0.9
+MAX_DISAGREEMENT_IF_CLOSE = 0.1  # "close to 1": a cosine of 0.9 or more
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     return [
-        *(Panel(f"cosine, {kind}", "steps", "cosine with the true gradient", cosines(records, kind)) for kind in KINDS),
-        Panel("error", "steps", ERROR, learning(records, iqm), log_y=True),
+        *(
+            Panel(f"cosine ({kind})", "steps", "cosine with the true gradient", cosine_curves(records, kind))
+            for kind in COSINE_CURVES
+        ),
+        Panel("error", "steps", MSE, learning_curves(records, iqm), log_y=True),
     ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    own = select(records, method="full")
-    close = below("1 - cosine of μ̂'s samples in the first half", disagreement(own, end=0.5)["full"], CLOSE)
-    quarters = {"the first quarter": disagreement(own, end=0.25)["full"], "the last": disagreement(own, 0.75)["full"]}
-    [falling] = compared(quarters, [("the first quarter", "the last")], OPPOSITE)
-    means = ", ".join(f"{kind} {number(1 - float(iqm(disagreement(own, kind=kind)['full'])))}" for kind in KINDS)
-    note = f"All of 1 - cosine. Mean cosines along the training of μ̂: {means}. {final_errors(records)}"
-    return [conclude(9, [close, better(falling, relation="is below")], own, note)]
+    selected = select(records, method="full")
+    close = below(
+        "1 - cosine of μ̂ (samples) in the first half",
+        mean_disagreement(selected, end=0.5)["full"],
+        MAX_DISAGREEMENT_IF_CLOSE,
+    )
+    quarters = {
+        "the first quarter": mean_disagreement(selected, end=0.25)["full"],
+        "the last quarter": mean_disagreement(selected, 0.75)["full"],
+    }
+    [falling] = compare_pairs(quarters, [("the first quarter", "the last quarter")], MAX_DISAGREEMENT)
+    means = ", ".join(
+        f"{kind} {format_number(1 - float(iqm(mean_disagreement(selected, kind=kind)['full'])))}"
+        for kind in COSINE_CURVES
+    )
+    cosines = f"The comparison is of 1 - cosine. Mean cosines of μ̂ over the training: {means}."
+    note = f"{cosines} {describe_final_errors(records)}"
+    return [make_verdict(9, [close, better(falling, relation="is below")], selected, note)]
 
 
 FIGURE = Figure(
     name="fig8",
-    title="Agreement of corrected gradients with the true ones",
+    title="Agreement of corrected gradients with true gradients",
     claims=(9,),
     settings="Mountain Car from replay; MLP of 4 layers of width 16; α 0.1; β 0.95; batches of 16; 40 seeds; 5,000 "
-    "steps. Cosines over the last 2/(1-β) batches, of samples and of whole batches.",
+    "steps. Cosines over the last 2/(1-β) batches, per sample and per batch.",
     runs=GRID,
     panels=panels,
     judge=judge,

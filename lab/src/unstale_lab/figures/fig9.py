@@ -1,4 +1,4 @@
-"""Figure 9: the values of a MsPacman player, learned with Adam's denominator under every numerator."""
+"""Figure 9: policy evaluation on MsPacman with Adam, corrected and uncorrected."""
 
 from __future__ import annotations
 
@@ -6,87 +6,95 @@ from collections.abc import Sequence
 
 from ..experiment import Run, Scale
 from ..records import Record
-from .base import Figure, Panel, Verdict
-from .grids import FOR_WANT_OF_TIME
-from .judging import told
-from .layout import select
+from .figure import Figure, Panel, Verdict
+from .formatting import format_number, label
+from .grids import GPU_TIME_NOTE
 from .pacman import (
-    AGAINST,
-    BY_WINDOW,
-    IN_FULL,
-    MEASURED,
+    MEASURED_GRID,
+    PAPER_PAIR,
+    REFERENCE_NAMES,
     RETURNS,
-    RETURNS_VARY,
-    THE_PAPERS,
+    RETURNS_NOISE_NOTE,
     TRUTH,
-    beats_adam,
+    WINDOW_PAIR,
+    WINDOW_READING,
+    clip_to_resolution,
+    compare_by_seed,
+    describe_window_correction,
     error_panels,
-    in_full,
-    measured_panels,
-    paired,
-    resolved,
+    judge_against_adam,
+    measurement_panels,
 )
-from .words import name, number
+from .run_table import select
+from .verdicts import describe_comparison
 
-# The paper's settings, one for Adam and one for what it compares with it.
-ADAMS = {"alpha": 5e-5, "beta": 0.99}
-OURS = {"alpha": 1e-4, "beta": 0.9}
+# The paper's settings: one for Adam, another for the corrected methods.
+ADAM_SETTINGS = {"alpha": 5e-5, "beta": 0.99}
+CORRECTED_SETTINGS = {"alpha": 1e-4, "beta": 0.9}
 SETTINGS = {
-    "adam": ADAMS,
-    "adam_frozen": ADAMS,
-    "adam_diagonal_literal": OURS,
-    "adam_diagonal": OURS,
-    "adam_window": OURS,
-    "adam_oracle": OURS,
+    "adam": ADAM_SETTINGS,
+    "adam_frozen": ADAM_SETTINGS,
+    "adam_diagonal_literal": CORRECTED_SETTINGS,
+    "adam_diagonal": CORRECTED_SETTINGS,
+    "adam_window": CORRECTED_SETTINGS,
+    "adam_oracle": CORRECTED_SETTINGS,
 }
-QUICK = ("adam", "adam_diagonal_literal", "adam_window")
-NOT_ALONE = (
-    f"As in the paper Adam has α {number(ADAMS['alpha'])} and β {ADAMS['beta']}, the others α "
-    f"{number(OURS['alpha'])} and β {OURS['beta']}: not the correction alone differs."
+QUICK_METHODS = ("adam", "adam_diagonal_literal", "adam_window")
+SETTINGS_NOTE = (
+    f"As in the paper, Adam has α {format_number(ADAM_SETTINGS['alpha'])} and β {ADAM_SETTINGS['beta']}, the others α "
+    f"{format_number(CORRECTED_SETTINGS['alpha'])} and β {CORRECTED_SETTINGS['beta']}, so that methods differ in more "
+    "than the correction."
 )
 
 
-def in_the_papers_setting(scale: Scale, methods: Sequence[str]) -> list[Run]:
-    return [run for method in methods for run in MEASURED.varied({"method": method, **SETTINGS[method]})(scale)]
+def runs_in_paper_settings(scale: Scale, methods: Sequence[str]) -> list[Run]:
+    return [run for method in methods for run in MEASURED_GRID.vary({"method": method, **SETTINGS[method]})(scale)]
 
 
 def runs(scale: Scale) -> list[Run]:
-    return in_the_papers_setting(scale, QUICK if scale == "quick" else tuple(SETTINGS))
+    return runs_in_paper_settings(scale, QUICK_METHODS if scale == "quick" else tuple(SETTINGS))
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = resolved(records)
-    return [*error_panels(own), *measured_panels(own)]
+    clipped = clip_to_resolution(records)
+    return [*error_panels(clipped), *measurement_panels(clipped)]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """The paper's pair against what the paper measured and against the truth; then the correction that the paper could
-    not afford."""
-    own = resolved(records)
+    """Judge the paper's pair against sampled returns (as the paper did) and true values, then the window correction."""
+    clipped = clip_to_resolution(records)
     return [
-        beats_adam(own, RETURNS, THE_PAPERS, AGAINST[RETURNS], f"{NOT_ALONE} {RETURNS_VARY}"),
-        beats_adam(own, TRUTH, THE_PAPERS, AGAINST[TRUTH], f"{NOT_ALONE} {_beside(own)}"),
-        beats_adam(own, TRUTH, IN_FULL, BY_WINDOW, in_full(own)),
+        judge_against_adam(
+            clipped, RETURNS, PAPER_PAIR, REFERENCE_NAMES[RETURNS], f"{SETTINGS_NOTE} {RETURNS_NOISE_NOTE}"
+        ),
+        judge_against_adam(
+            clipped, TRUTH, PAPER_PAIR, REFERENCE_NAMES[TRUTH], f"{SETTINGS_NOTE} {_describe_others(clipped)}"
+        ),
+        judge_against_adam(clipped, TRUTH, WINDOW_PAIR, WINDOW_READING, describe_window_correction(clipped)),
     ]
 
 
-def _beside(records: Sequence[Record]) -> str:
-    """The other methods against Adam."""
-    others = [method for method in SETTINGS if method not in THE_PAPERS and select(records, method=method)]
-    each_told = [told(evidence) for method in others for evidence in paired(records, TRUTH, [(method, "adam")])]
-    return f"Beside it, uncorrected for being several: {'; '.join(each_told)}."
+def _describe_others(records: Sequence[Record]) -> str:
+    """Describe the comparisons of the other methods with Adam."""
+    others = [method for method in SETTINGS if method not in PAPER_PAIR and select(records, method=method)]
+    texts = [
+        describe_comparison(evidence)
+        for method in others
+        for evidence in compare_by_seed(records, TRUTH, [(method, "adam")])
+    ]
+    return f"Further comparisons, without Holm's correction: {'; '.join(texts)}."
 
 
 FIGURE = Figure(
     name="fig9",
-    title="MsPacman, policy evaluation: Adam corrected",
+    title="MsPacman, policy evaluation: corrected Adam",
     claims=(11,),
     settings="Sarsa on 100,000 recorded transitions of a MsPacman expert, rewards clipped to their signs, γ 0.99; "
-    "DQN's network, n = 4,801,705; batches of 32; Adam with α 0.00005 and β 0.99, corrections with α 0.0001 and β 0.9; "
-    "20 seeds; 500,000 steps. Errors against single sampled returns, and against means of 16 continuations from the "
-    "same 1,000 states.",
+    "DQN's network (n = 4,801,705); batches of 32; Adam with α 0.00005 and β 0.99, corrections with α 0.0001 and β "
+    "0.9; 20 seeds; 500,000 steps. Errors against single sampled returns, and against true values: means of 16 "
+    "rollouts from each of 1,000 states.",
     runs=runs,
     panels=panels,
     judge=judge,
-    cut=f"5 seeds and 50,000 steps, and of the methods {', '.join(map(name, QUICK))}: {FOR_WANT_OF_TIME}",
+    cut=f"5 seeds and 50,000 steps, and only {', '.join(map(label, QUICK_METHODS))}, {GPU_TIME_NOTE}",
 )

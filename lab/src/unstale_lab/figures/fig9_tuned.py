@@ -1,4 +1,4 @@
-"""Figure 9 again, every method with a learning rate of its own, found for all by the same search."""
+"""Figure 9 with a learning rate tuned for each method by the same search."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ import numpy as np
 from ..experiment import Run, Scale
 from ..records import Record
 from ..statistics import iqm
-from .base import Figure, Panel, Verdict
-from .curves import AXES, ERROR, against
-from .grids import FOR_WANT_OF_TIME
-from .layout import lay_out, select, without
+from .curves import AXIS_LABELS, MSE, sensitivity_curves
+from .figure import Figure, Panel, Verdict
+from .formatting import describe_iqm, format_number, label
+from .grids import GPU_TIME_NOTE
 from .pacman import (
-    AGAINST,
-    BY_WINDOW,
-    IN_FULL,
-    MEASURED,
-    PLAY,
+    MEASURED_GRID,
+    MS_PACMAN_GRID,
+    PAPER_PAIR,
+    REFERENCE_NAMES,
     RETURNS,
-    RETURNS_VARY,
-    THE_PAPERS,
+    RETURNS_NOISE_NOTE,
     TRUTH,
-    beats_adam,
-    ends,
+    WINDOW_PAIR,
+    WINDOW_READING,
+    clip_to_resolution,
+    describe_window_correction,
     error_panels,
-    in_full,
-    measured_panels,
-    resolved,
+    final_errors_by_method,
+    judge_against_adam,
+    measurement_panels,
 )
-from .words import name, number, typical
+from .run_table import select, tabulate, without
 
-# The search: these learning rates at one β, on seeds of its own. An oracle would cost as much as the rest.
+# The search: these learning rates at one β, on separate seeds. The oracle is left out, because it costs as much as all
+# other methods together.
 BETA = 0.9
 RATES = [1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3]
 TUNING_SEEDS = [100, 101]
-# What it chose; of the last two, on the play of another expert. The notes of the verdicts say whether it still does.
+# What the search chose (for the last two on data of another expert). Verdict notes say whether it still does.
 TUNED = {
     "adam": 4e-4,
     "adam_diagonal_literal": 2e-4,
@@ -44,61 +45,69 @@ TUNED = {
     "adam_diagonal": 2e-4,
     "adam_frozen": 2e-4,
 }
-COMPARED = ["adam", "adam_diagonal_literal", "adam_window"]  # by the verdicts
-TUNING = PLAY.varied(
+JUDGED_METHODS = ["adam", "adam_diagonal_literal", "adam_window"]
+SEARCH_GRID = MS_PACMAN_GRID.vary(
     paper={"method": list(TUNED), "beta": BETA, "alpha": RATES, "seed": TUNING_SEEDS, "steps": 20_000},
-    quick={"method": COMPARED, "steps": 5_000},
+    quick={"method": JUDGED_METHODS, "steps": 5_000},
     smoke={"alpha": RATES[:2], "steps": 10},
 )
-ALIKE = "tuned alike"
+TUNED_SUFFIX = "learning rates tuned"
 
 
 def runs(scale: Scale) -> list[Run]:
-    """The search; and what it chose, but not at the scale "quick"."""
-    return [*TUNING(scale), *(run for method in TUNED if scale != "quick" for run in at_its_best(method, scale))]
+    """Return the runs of the search and, except at the scale "quick", runs at the chosen learning rates."""
+    return [*SEARCH_GRID(scale), *(run for method in TUNED if scale != "quick" for run in tuned_runs(method, scale))]
 
 
-def at_its_best(method: str, scale: Scale) -> list[Run]:
-    return MEASURED.varied({"method": method, "alpha": TUNED[method], "beta": BETA})(scale)
+def tuned_runs(method: str, scale: Scale) -> list[Run]:
+    """Return the runs of a method at its chosen learning rate."""
+    return MEASURED_GRID.vary({"method": method, "alpha": TUNED[method], "beta": BETA})(scale)
 
 
-def tuned(records: Sequence[Record]) -> list[Record]:
-    """What was run with other seeds at what the search chose. If nothing was, the best of the search itself."""
+def tuned_records(records: Sequence[Record]) -> list[Record]:
+    """Return the runs at the chosen learning rates with other seeds; if there are none, the best of the search."""
     best = best_rates(records)
-    return without(resolved(records), seed=TUNING_SEEDS) or [
-        record for record in search(records) if record.run.alpha == best[record.run.method]
+    return without(clip_to_resolution(records), seed=TUNING_SEEDS) or [
+        record for record in search_records(records) if record.run.alpha == best[record.run.method]
     ]
 
 
-def search(records: Sequence[Record]) -> list[Record]:
-    return select(resolved(records), seed=TUNING_SEEDS)
+def search_records(records: Sequence[Record]) -> list[Record]:
+    """Return the runs of the search."""
+    return select(clip_to_resolution(records), seed=TUNING_SEEDS)
 
 
 def best_rates(records: Sequence[Record]) -> dict[str, float]:
-    """The learning rate at which each method ends nearest to the truth in the search."""
-    layout = lay_out(search(records))
-    rates = layout.values("alpha")
-    return {method: rates[int(np.argmin(own.mean(axis=1)))] for method, own in layout.final(TRUTH).items()}
+    """Return the learning rate with the lowest final error against true values in the search, per method."""
+    table = tabulate(search_records(records))
+    rates = table.values("alpha")
+    return {method: rates[int(np.argmin(errors.mean(axis=1)))] for method, errors in table.final(TRUTH).items()}
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    own = tuned(records)
-    searched = against(search(records), "alpha", iqm, curve=TRUTH)
+    selected = tuned_records(records)
+    searched = sensitivity_curves(search_records(records), "alpha", iqm, curve=TRUTH)
     return [
-        *error_panels(own),
-        Panel("the search, final error", AXES["alpha"], ERROR, searched, log_x=True, log_y=True),
-        *(measured_panels(own) if _is_measured(own) else []),
+        *error_panels(selected),
+        Panel("learning-rate search, final error", AXIS_LABELS["alpha"], MSE, searched, log_x=True, log_y=True),
+        *(measurement_panels(selected) if _is_measured(selected) else []),
     ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """As figure 9 is judged."""
-    own, chosen = tuned(records), _chosen(records)
-    more = in_full(own) if _is_measured(own) else _at_large_rates(records)
+    """Judge as in figure 9."""
+    selected, chosen = tuned_records(records), _describe_choice(records)
+    more = describe_window_correction(selected) if _is_measured(selected) else _describe_largest_rate(records)
     return [
-        beats_adam(own, RETURNS, THE_PAPERS, f"{AGAINST[RETURNS]}, {ALIKE}", f"{chosen} {RETURNS_VARY}"),
-        beats_adam(own, TRUTH, THE_PAPERS, f"{AGAINST[TRUTH]}, {ALIKE}", chosen),
-        beats_adam(own, TRUTH, IN_FULL, f"{BY_WINDOW}, {ALIKE}", more),
+        judge_against_adam(
+            selected,
+            RETURNS,
+            PAPER_PAIR,
+            f"{REFERENCE_NAMES[RETURNS]}, {TUNED_SUFFIX}",
+            f"{chosen} {RETURNS_NOISE_NOTE}",
+        ),
+        judge_against_adam(selected, TRUTH, PAPER_PAIR, f"{REFERENCE_NAMES[TRUTH]}, {TUNED_SUFFIX}", chosen),
+        judge_against_adam(selected, TRUTH, WINDOW_PAIR, f"{WINDOW_READING}, {TUNED_SUFFIX}", more),
     ]
 
 
@@ -106,46 +115,51 @@ def _is_measured(records: Sequence[Record]) -> bool:
     return all("drift" in record.curves for record in records)
 
 
-def _at_large_rates(records: Sequence[Record]) -> str:
-    """Where methods differ most."""
-    searched = search(records)
+def _describe_largest_rate(records: Sequence[Record]) -> str:
+    """Describe errors at the largest learning rate, where methods differ most."""
+    searched = search_records(records)
     rate = max(record.run.alpha for record in searched)
-    return typical(ends(select(searched, alpha=rate), TRUTH), f"In the search, at α {number(rate)}") + _itself(records)
+    return describe_iqm(
+        final_errors_by_method(select(searched, alpha=rate), TRUTH), f"In the search, at α {format_number(rate)} (IQM)"
+    ) + _selection_bias_note(records)
 
 
-def _chosen(records: Sequence[Record]) -> str:
-    """Whether the constants are what the search chose, and whether it might have chosen what it did not try."""
+def _describe_choice(records: Sequence[Record]) -> str:
+    """Say whether ``TUNED`` is what the search chose, and whether the best rate may lie outside the range tried."""
     found = best_rates(records)
     if found.items() <= TUNED.items():
-        chosen = f"Each at the learning rate that the search chose, at β {BETA}: {_rates(found)}."
+        chosen = f"Each method has the learning rate that the search chose at β {BETA}: {_rates(found)}."
     else:
         chosen = (
-            f"Compared at the learning rates {_rates(TUNED)}, which are not what the search chose: {_rates(found)}."
+            f"The methods are compared at the learning rates {_rates(TUNED)}, but the search chose {_rates(found)}."
         )
-    tried = {record.run.alpha for record in search(records)}
-    at_the_end = [name(method) for method, rate in found.items() if rate in (min(tried), max(tried))]
-    beyond = f" The best of {' and '.join(at_the_end)} is at an end of what was tried, and may lie beyond."
-    return chosen + (beyond if at_the_end else "") + _itself(records)
+    tried = {record.run.alpha for record in search_records(records)}
+    at_range_end = [label(method) for method, rate in found.items() if rate in (min(tried), max(tried))]
+    beyond = f" The best rate of {' and '.join(at_range_end)} is at an end of the range tried and may lie outside."
+    return chosen + (beyond if at_range_end else "") + _selection_bias_note(records)
 
 
-def _itself(records: Sequence[Record]) -> str:
+def _selection_bias_note(records: Sequence[Record]) -> str:
     if without(records, seed=TUNING_SEEDS):
         return ""
-    return " Compared are the runs by which the rates were chosen, and 2 seeds: that flatters all, and decides nothing."
+    return (
+        " The compared runs are those of the search (2 seeds): selection bias favours every method, and nothing is "
+        "decided."
+    )
 
 
 def _rates(rates: Mapping[str, float]) -> str:
-    return ", ".join(f"{name(method)} {number(rate)}" for method, rate in rates.items())
+    return ", ".join(f"{label(method)} {format_number(rate)}" for method, rate in rates.items())
 
 
 FIGURE = Figure(
     name="fig9_tuned",
-    title="MsPacman, policy evaluation: each method tuned alike",
+    title="MsPacman, policy evaluation: tuned learning rates",
     claims=(11,),
-    settings="As figure 9, at β 0.9, each method at the best of five α from 0.0001 to 0.0016: that at which 2 other "
-    "seeds end nearest to the truth after 20,000 steps. Then 20 seeds; 500,000 steps.",
+    settings="As figure 9, at β 0.9; each method with the best of five α from 0.0001 to 0.0016, selected by the error "
+    "against true values of 2 other seeds after 20,000 steps. Then 20 seeds; 500,000 steps.",
     runs=runs,
     panels=panels,
     judge=judge,
-    cut=f"Of {', '.join(map(name, COMPARED))} the search alone, 2 seeds and 5,000 steps: {FOR_WANT_OF_TIME}",
+    cut=f"Only the search of {', '.join(map(label, JUDGED_METHODS))}, 2 seeds and 5,000 steps, {GPU_TIME_NOTE}",
 )

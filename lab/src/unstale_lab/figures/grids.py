@@ -1,4 +1,4 @@
-"""Grids of runs at three scales, and those that several figures share."""
+"""Grids of runs at three scales, and the grids that several figures share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from ..experiment import Run, Scale, grid
 
-Choices = Mapping[str, Any]  # of ``experiment.grid``: a list is several, anything else is one
+Choices = Mapping[str, Any]  # for ``experiment.grid``: a list holds several values, anything else is one value
 
-FOUR = ["momentum", "oracle", "full", "diagonal"]  # the paper's
-FIVE = [*FOUR, "default"]
-# Which is better than which in figure 3, beginning with the pair that the paper is about.
-ORDER = [
+PAPER_METHODS = ["momentum", "oracle", "full", "diagonal"]
+METHODS_WITH_DEFAULT = [*PAPER_METHODS, "default"]
+# (better, worse) as in the paper's figure 3; the pair that the paper is about comes first.
+PAPER_ORDER = [
     ("full", "momentum"),
     ("oracle", "momentum"),
     ("full", "diagonal"),
@@ -23,43 +23,44 @@ ORDER = [
 
 
 def seeds(count: int) -> list[int]:
+    """Return ``[0, ..., count - 1]``."""
     return list(range(count))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The paper's choices; what is cut for a quick look; and what is cut further to see that it runs at all."""
+    """A grid of runs: the paper's choices, what "quick" reduces, and what "smoke" reduces further."""
 
     paper: Choices
     quick: Choices = field(default_factory=dict)
     smoke: Choices = field(default_factory=dict)
 
     def __call__(self, scale: Scale) -> list[Run]:
-        """Every method has the same settings and seeds."""
+        """Return the runs at a scale; every method has the same settings and seeds."""
         cuts = {"paper": {}, "quick": self.quick, "smoke": {**self.quick, **self.smoke}}
         return grid(**{**self.paper, **cuts[scale]})
 
-    def varied(self, paper: Choices, quick: Choices | None = None, smoke: Choices | None = None) -> Grid:
-        """The same with other choices, which hold at every scale unless ``quick`` or ``smoke`` say otherwise."""
+    def vary(self, paper: Choices, quick: Choices | None = None, smoke: Choices | None = None) -> Grid:
+        """Return the grid with other choices, which apply at every scale unless ``quick`` or ``smoke`` override."""
 
-        def kept(cut: Choices) -> dict[str, Any]:
+        def keep(cut: Choices) -> dict[str, Any]:
             return {name: value for name, value in cut.items() if name not in paper}
 
         return Grid(
-            {**self.paper, **paper}, {**kept(self.quick), **(quick or {})}, {**kept(self.smoke), **(smoke or {})}
+            {**self.paper, **paper}, {**keep(self.quick), **(quick or {})}, {**keep(self.smoke), **(smoke or {})}
         )
 
 
-# Why some figures were published at the scale "quick".
-FOR_WANT_OF_TIME = "for want of time on a GPU, of which all figures of pictures and games had an hour."
+# Why some figures are published at the scale "quick".
+GPU_TIME_NOTE = "because all image and Atari figures together had one hour of GPU time."
 
-TINY = {"width": 4, "batch": 4, "seed": seeds(2), "steps": 50}
+SMOKE_SIZES = {"width": 4, "batch": 4, "seed": seeds(2), "steps": 50}
 
-# Figure 3's, of which most others are variations.
-REPLAY = Grid(
+# The grid of figure 3; most others are variations of it.
+REPLAY_GRID = Grid(
     paper={
         "problem": "mountain_car",
-        "method": FIVE,
+        "method": METHODS_WITH_DEFAULT,
         "width": [8, 16, 32],
         "batch": [4, 16, 64],
         "alpha": [0.5, 0.1, 0.05],
@@ -68,15 +69,15 @@ REPLAY = Grid(
         "steps": 5000,
     },
     quick={"width": 16, "batch": 16},
-    smoke={**TINY, "alpha": [0.5, 0.1], "beta": 0.9},
+    smoke={**SMOKE_SIZES, "alpha": [0.5, 0.1], "beta": 0.9},
 )
 
-CELLS = (
-    "σ is measured in cells of the grid (2/grid of [-1, 1]), as in the authors' code, where the paper's appendix has a "
-    "variance of σ²/grid."
+RBF_WIDTH_NOTE = (
+    "σ is in units of grid cells (2/grid of [-1, 1]), as in the authors' code; the paper's appendix has a variance of "
+    "σ²/grid."
 )
-# A linear function of radial basis functions, whose overlap is varied.
-KERNELS = Grid(
+# A linear function of radial basis functions with varying overlap.
+RBF_GRID = Grid(
     paper={
         "problem": "mountain_car_scaled",
         "method": ["momentum", "full", "diagonal", "default"],

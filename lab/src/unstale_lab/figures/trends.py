@@ -1,4 +1,4 @@
-"""Whether one thing rises with another, judged within settings and seeds."""
+"""Rank correlations within settings and seeds, and whether they are positive."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..statistics import Array, against_zero, counted, holm
+from ..statistics import Array, clip_errors, holm, one_sample_t_test
 from .curves import mean
-from .judging import SIGNIFICANT, Part, decided, interval_of
-from .layout import Layout
-from .words import interval, number, p_is
+from .formatting import format_estimate, format_p_value
+from .run_table import RunTable
+from .verdicts import SIGNIFICANCE_LEVEL, Finding, confidence_interval, decide
 
-FEWEST_LEVELS = 3  # that can be said to rise or fall
+MIN_LEVELS = 3  # for a rank correlation
 
 
-def along(layout: Layout, values: Array, field: str) -> Array:
-    """``[settings, seeds]`` as ``[levels of the field in rising order, other settings, seeds]``."""
-    of = np.array(layout.values(field))
+def by_level(table: RunTable, values: Array, field: str) -> Array:
+    """Reshape ``[settings, seeds]`` to ``[levels, other settings, seeds]``, levels of the field in rising order."""
+    of = np.array(table.values(field))
     return np.stack([values[of == level] for level in np.unique(of)])
 
 
-def levels(layout: Layout, field: str) -> Array:
-    """The values of the field, in rising order, shaped to go with ``along``."""
-    return np.unique(layout.values(field))[:, None, None]
+def levels(table: RunTable, field: str) -> Array:
+    """Return the values of the field in rising order, ``[levels, 1, 1]``."""
+    return np.unique(table.values(field))[:, None, None]
 
 
-def ratio(a: Array, b: Array, worst: float) -> Array:
-    """``a / b``, a diverged run counting as ``worst``."""
+def ratio(a: Array, b: Array, worst_error: float) -> Array:
+    """Return ``a / b``, where a diverged run counts as ``worst_error``."""
     tiny = np.finfo(float).tiny
-    return np.maximum(counted(a, worst), tiny) / np.maximum(counted(b, worst), tiny)
+    return np.maximum(clip_errors(a, worst_error), tiny) / np.maximum(clip_errors(b, worst_error), tiny)
 
 
 def rank_correlations(x: ArrayLike, y: ArrayLike) -> Array:
-    """Spearman's correlation of ``x`` and ``y [levels, settings, seeds]`` over the levels at which both are finite,
-    ``[settings, seeds]``; 0 where one of them does not change, or fewer than 3 levels are left.
+    """Return Spearman's correlation of ``x`` and ``y [levels, settings, seeds]`` over levels, ``[settings, seeds]``.
+
+    Levels at which one of them is infinite are left out. The correlation is 0 if one of them is constant, or if fewer
+    than 3 levels are left.
 
     >>> rank_correlations([[[1.0]], [[2.0]], [[3.0]], [[4.0]]], [[[5.0]], [[9.0]], [[10.0]], [[np.inf]]])
     array([[1.]])
@@ -43,29 +45,35 @@ def rank_correlations(x: ArrayLike, y: ArrayLike) -> Array:
     finite = np.isfinite(both).all(0)
     count = finite.sum(0)
     ranks = [np.where(finite, stats.rankdata(np.where(finite, z, np.inf), axis=0), 0.0) for z in both]
-    # Ranks of what is left are 1 to its number, whose mean this is, ties or not.
+    # The remaining ranks are 1 to count, with mean (count + 1) / 2, ties or not.
     a, b = (np.where(finite, rank - (count + 1) / 2, 0.0) for rank in ranks)
     spread = np.sqrt((a**2).sum(0) * (b**2).sum(0))
-    return np.divide((a * b).sum(0), spread, out=np.zeros_like(spread), where=(spread > 0) & (count >= FEWEST_LEVELS))
+    return np.divide((a * b).sum(0), spread, out=np.zeros_like(spread), where=(spread > 0) & (count >= MIN_LEVELS))
 
 
-def trends(correlations: dict[str, Array]) -> list[Part]:
-    """Whether correlations ``[settings, seeds]`` are positive: their mean, its interval, and a test against none,
-    corrected by Holm's method for their number.
+def trends(correlations: dict[str, Array]) -> list[Finding]:
+    """Judge whether correlations ``[settings, seeds]`` are positive, with Holm's correction over all of them.
 
-    Holds when they are, at p < 0.05; does not hold otherwise; inconclusive with fewer than 5 seeds.
+    Holds if the mean is positive and p < 0.05; does not hold otherwise; inconclusive with fewer than 5 seeds.
     """
-    corrected = holm([against_none(rho) for rho in correlations.values()])
-    return [trend(what, rho, p) for (what, rho), p in zip(correlations.items(), corrected, strict=True)]
+    corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
+    return [trend(quantity, rho, p) for (quantity, rho), p in zip(correlations.items(), corrected, strict=True)]
 
 
-def against_none(rho: Array) -> float:
-    """The p of no correlation, over seeds, of each its mean over settings."""
-    return against_zero(rho.mean(0))
+def p_no_correlation(rho: Array) -> float:
+    """Return the p-value of a t-test over seeds that the mean correlation is 0."""
+    return one_sample_t_test(rho.mean(0))
 
 
-def trend(what: str, rho: Array, p: float) -> Part:
-    """One of ``trends``, its p corrected already."""
-    effect, ends = float(rho.mean()), interval_of(mean, rho)
-    says = f"{what}: mean rank correlation {number(effect)} {interval(ends)}, {p_is(p)}"
-    return Part(says, decided(p < SIGNIFICANT and effect > 0, rho.shape[1]), effect, ends, p)
+def trend(quantity: str, rho: Array, p: float) -> Finding:
+    """Judge whether correlations are positive, given their corrected p-value."""
+    effect, ends = float(rho.mean()), confidence_interval(mean, rho)
+    measured = f"{quantity}: mean rank correlation {format_estimate(effect, ends)}, {format_p_value(p)}"
+    return Finding(
+        measured,
+        "the correlation is positive",
+        decide(p < SIGNIFICANCE_LEVEL and effect > 0, rho.shape[1]),
+        effect,
+        ends,
+        p,
+    )

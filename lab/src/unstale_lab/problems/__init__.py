@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from ..mistakes import unknown
+from ..errors import unknown
 from . import acrobot, cartpole, mountain_car
-from .base import Problem
 from .mountain_car import MountainCar, OnlineMountainCar
 from .ms_pacman import MsPacman
+from .problem import Problem
 from .regression import Regression
 from .replay import Replay
 from .svhn import SVHN
@@ -32,7 +32,11 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 
 @cache
 def load(name: str) -> Problem:
-    """The problem of that name, made once."""
+    """Return the problem of that name; it is created once per process.
+
+    Raises:
+        UserError: if there is none; the message suggests the nearest name.
+    """
     if name not in PROBLEMS:
         raise unknown("problem", name, PROBLEMS)
     return PROBLEMS[name]()

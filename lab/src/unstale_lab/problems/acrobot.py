@@ -1,7 +1,7 @@
 """Acrobot: swing the lower of two links above a line.
 
-Dynamics are those of Gymnasium's ``Acrobot-v1``, the "book" ones: two links of mass, length and moment of inertia 1,
-each with its centre of mass in its middle, under a gravity of 9.8.
+The dynamics are those of Gymnasium's ``Acrobot-v1`` ("book" variant): two links of mass, length and moment of inertia
+1, with the centre of mass in the middle, and gravity 9.8.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from math import pi
 import torch
 from torch import Tensor
 
-from .control import REWARD_SCALE, Step, Task, uniform
+from .environment import REWARD_SCALE, StepResult, Task, sample_uniform
 
-SECONDS = 0.2  # a step
-FASTEST = (4 * pi, 9 * pi)
+TIME_STEP = 0.2  # seconds
+MAX_VELOCITY = (4 * pi, 9 * pi)  # of the two joints
 START = torch.full((4,), 0.1, dtype=torch.float64)
 GRAVITY = 9.8
 
 
-def start(count: int, numbers: torch.Generator) -> Tensor:
-    """Two angles, two velocities: hanging down, nearly at rest."""
-    return uniform(-START, START, count, numbers)
+def start(count: int, generator: torch.Generator) -> Tensor:
+    """Return start states (two angles, two velocities): hanging down, nearly at rest."""
+    return sample_uniform(-START, START, count, generator)
 
 
-def step(state: Tensor, action: Tensor) -> Step:
-    """Actions 0, 1, 2 turn the joint between the links with a torque of -1, 0, 1. One Runge-Kutta step of order 4."""
+def step(state: Tensor, action: Tensor) -> StepResult:
+    """Make one Runge-Kutta step of order 4; actions 0, 1 and 2 are torques of -1, 0 and 1 on the joint."""
     torque = (action - 1).to(state.dtype)
     k1 = _derivative(state, torque)
-    k2 = _derivative(state + SECONDS / 2 * k1, torque)
-    k3 = _derivative(state + SECONDS / 2 * k2, torque)
-    k4 = _derivative(state + SECONDS * k3, torque)
-    angle_1, angle_2, velocity_1, velocity_2 = (state + SECONDS / 6 * (k1 + 2 * k2 + 2 * k3 + k4)).unbind(-1)
-    angle_1, angle_2 = _wrapped(angle_1), _wrapped(angle_2)
-    velocity_1 = velocity_1.clamp(-FASTEST[0], FASTEST[0])
-    velocity_2 = velocity_2.clamp(-FASTEST[1], FASTEST[1])
+    k2 = _derivative(state + TIME_STEP / 2 * k1, torque)
+    k3 = _derivative(state + TIME_STEP / 2 * k2, torque)
+    k4 = _derivative(state + TIME_STEP * k3, torque)
+    angle_1, angle_2, velocity_1, velocity_2 = (state + TIME_STEP / 6 * (k1 + 2 * k2 + 2 * k3 + k4)).unbind(-1)
+    angle_1, angle_2 = _wrap_angle(angle_1), _wrap_angle(angle_2)
+    velocity_1 = velocity_1.clamp(-MAX_VELOCITY[0], MAX_VELOCITY[0])
+    velocity_2 = velocity_2.clamp(-MAX_VELOCITY[1], MAX_VELOCITY[1])
     terminated = -torch.cos(angle_1) - torch.cos(angle_1 + angle_2) > 1
     reward = -REWARD_SCALE * (~terminated).to(state.dtype)
-    return Step(torch.stack([angle_1, angle_2, velocity_1, velocity_2], -1), reward, terminated)
+    return StepResult(torch.stack([angle_1, angle_2, velocity_1, velocity_2], -1), reward, terminated)
 
 
 def observe(state: Tensor) -> Tensor:
-    """Cosine and sine of both angles, and both velocities over the fastest there are: all on [-1, 1]."""
+    """Return cosine and sine of both angles and the normalized velocities, all in [-1, 1]."""
     a, b, v, w = state.unbind(-1)
-    return torch.stack([a.cos(), a.sin(), b.cos(), b.sin(), v / FASTEST[0], w / FASTEST[1]], -1)
+    return torch.stack([a.cos(), a.sin(), b.cos(), b.sin(), v / MAX_VELOCITY[0], w / MAX_VELOCITY[1]], -1)
 
 
 def _derivative(state: Tensor, torque: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ def _derivative(state: Tensor, torque: Tensor) -> Tensor:
     return torch.stack([velocity_1, velocity_2, acceleration_1, acceleration_2], -1)
 
 
-def _wrapped(angle: Tensor) -> Tensor:
-    """On [-π, π]."""
+def _wrap_angle(angle: Tensor) -> Tensor:
+    """Wrap an angle to [-π, π]."""
     return angle - 2 * pi * torch.round(angle / (2 * pi))
 
 

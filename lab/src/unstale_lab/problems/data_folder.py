@@ -1,4 +1,4 @@
-"""Where large data lives."""
+"""The location of data that does not come with the package."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def data_folder(name: str) -> Path:
-    """The folder of that name in ``data``, or in the folder that the environment variable ``UNSTALE_DATA`` names."""
+    """The subfolder of ``data``, or of the folder in the environment variable ``UNSTALE_DATA``."""
     return Path(os.environ.get("UNSTALE_DATA") or "data") / name

@@ -1,7 +1,7 @@
-"""Mountain Car, and the policy that pushes the way the car already rolls.
+"""Mountain Car, with the policy that pushes in the direction of motion.
 
-Dynamics are those of Gymnasium's ``MountainCar-v0``. They and the policy are deterministic and every episode
-terminates, so that the value of a state is the sum of the rewards that follow it, to the last digit.
+The dynamics are those of Gymnasium's ``MountainCar-v0``. Dynamics and policy are deterministic and every episode
+terminates, so that the true value of a state is exactly its discounted return.
 """
 
 from __future__ import annotations
@@ -11,51 +11,63 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, merged, seeded
-from .control import FOREVER, REWARD_SCALE, Step, Tape, Task, drawn, look_ahead, true_values, uniform
+from .environment import (
+    MAX_ROLLOUT_STEPS,
+    REWARD_SCALE,
+    StepResult,
+    Task,
+    TransitionStream,
+    n_step_transitions,
+    sample_states,
+    sample_uniform,
+    true_values,
+)
+from .problem import Stream, Transitions, ValueSet, merge_transitions, seeded
 
 LOW = torch.tensor([-1.2, -0.07], dtype=torch.float64)  # position, velocity
 HIGH = torch.tensor([0.6, 0.07], dtype=torch.float64)
 GOAL = 0.5
 FORCE, GRAVITY = 0.001, 0.0025
-STATES = 2000  # of the training distribution, on which errors are measured
-GRID = 40  # cells along each side, on whose middles errors are measured
+NUM_TRAINING_STATES = 2000  # on which the training error is measured
+EVALUATION_GRID = 40  # cells along each side; the evaluation error is measured at their centres
 
 
-def start(count: int, numbers: torch.Generator) -> Tensor:
-    """Uniform over the state space, as in the paper's experiments, not Gymnasium's short line at the bottom of the
-    valley. Some lie beyond the goal; from those, too, a step is taken before it can terminate."""
-    return uniform(LOW, HIGH, count, numbers)
+def start(count: int, generator: torch.Generator) -> Tensor:
+    """Return start states, uniform over the state space as in the paper (Gymnasium starts at the valley's bottom).
+
+    Some are beyond the goal; an episode terminates only after its first step.
+    """
+    return sample_uniform(LOW, HIGH, count, generator)
 
 
-def step(state: Tensor, action: Tensor) -> Step:
-    """Actions are 0, to the left; 1, none; 2, to the right."""
+def step(state: Tensor, action: Tensor) -> StepResult:
+    """Make one step; actions are 0 (left), 1 (none) and 2 (right)."""
     position, velocity = state.unbind(-1)
     velocity = velocity + FORCE * (action - 1).to(state.dtype) - torch.cos(3 * position) * GRAVITY
     velocity = velocity.clamp(LOW[1], HIGH[1])
     position = (position + velocity).clamp(LOW[0], HIGH[0])
     velocity = torch.where(position == LOW[0], velocity.clamp(min=0), velocity)  # the wall stops the car
     terminated = (position >= GOAL) & (velocity >= 0)
-    return Step(torch.stack([position, velocity], -1), torch.full_like(position, -REWARD_SCALE), terminated)
+    return StepResult(torch.stack([position, velocity], -1), torch.full_like(position, -REWARD_SCALE), terminated)
 
 
-def scaled(state: Tensor) -> Tensor:
-    """Both numbers on [-1, 1]."""
+def normalize(state: Tensor) -> Tensor:
+    """Return position and velocity scaled to [-1, 1]."""
     return 2 * (state - LOW) / (HIGH - LOW) - 1
 
 
-def along(observation: Tensor) -> Tensor:
-    """Push the way the car rolls, and to the right where it stands."""
+def push_along_velocity(observation: Tensor) -> Tensor:
+    """Push in the direction of motion, and to the right at rest."""
     return torch.where(observation[..., 1] < 0, 0, 2)
 
 
-# The paper's network sees position and velocity as they are, the one 13 times the other's range.
-TASK = Task("mountain_car", 2, 3, 0.95, FOREVER, start, step, lambda state: state)
-SCALED_TASK = replace(TASK, observe=scaled)
+# The paper's network gets the raw state, although the range of positions is 13 times that of velocities.
+TASK = Task("mountain_car", 2, 3, 0.95, MAX_ROLLOUT_STEPS, start, step, lambda state: state)
+SCALED_TASK = replace(TASK, observe=normalize)
 
 
 class MountainCar:
-    """The paper's "replay": a fresh uniform state and ``n_step`` steps from it for every sample."""
+    """The paper's "replay": every sample starts at a new uniform state."""
 
     bootstraps = True
 
@@ -64,39 +76,49 @@ class MountainCar:
         self.inputs = task.inputs
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
-        numbers = seeded(self.task.name, "stream", seed)
+        generator = seeded(self.task.name, "stream", seed)
 
         def take(count: int) -> Transitions:
-            samples = look_ahead(self.task, along, self.task.start(count * batch, numbers), n_step)
-            return self.task.seen(samples).map(lambda field: field.unflatten(0, (count, batch)))
+            samples = n_step_transitions(
+                self.task, push_along_velocity, self.task.start(count * batch, generator), n_step
+            )
+            return self.task.to_observations(samples).map(lambda field: field.unflatten(0, (count, batch)))
 
         return take
 
     def values(self) -> dict[str, ValueSet]:
-        cells = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
+        cells = (torch.arange(EVALUATION_GRID, dtype=torch.float64) + 0.5) / EVALUATION_GRID
         grid = LOW + (HIGH - LOW) * torch.cartesian_prod(cells, cells)
         return {
-            "training": true_values(self.task, along, self._training_states(seeded(self.task.name, "training"))),
-            "evaluation": true_values(self.task, along, grid),
+            "training": true_values(
+                self.task, push_along_velocity, self._training_states(seeded(self.task.name, "training"))
+            ),
+            "evaluation": true_values(self.task, push_along_velocity, grid),
         }
 
-    def _training_states(self, numbers: torch.Generator) -> Tensor:
-        return self.task.start(STATES, numbers)
+    def _training_states(self, generator: torch.Generator) -> Tensor:
+        return self.task.start(NUM_TRAINING_STATES, generator)
 
 
 class OnlineMountainCar(MountainCar):
-    """Transitions in the order in which they happen. An episode that ends is followed by one from a fresh uniform
-    state; ``batch`` such streams run beside one another."""
+    """Transitions in temporal order. A new episode starts at a uniform state; a batch is ``batch`` parallel streams."""
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
         name = self.task.name
-        tapes = [Tape(self.task, along, seeded(name, "online", seed, row), n_step) for row in range(batch)]
+        streams = [
+            TransitionStream(self.task, push_along_velocity, seeded(name, "online", seed, row), n_step)
+            for row in range(batch)
+        ]
 
         def take(count: int) -> Transitions:
-            rows = [self.task.seen(tape.take(count)) for tape in tapes]
-            return merged(rows, lambda fields: torch.stack(fields, 1))
+            rows = [self.task.to_observations(stream.take(count)) for stream in streams]
+            return merge_transitions(rows, lambda fields: torch.stack(fields, 1))
 
         return take
 
-    def _training_states(self, numbers: torch.Generator) -> Tensor:
-        return drawn(Tape(self.task, along, numbers).take(10_000).state, STATES, numbers)
+    def _training_states(self, generator: torch.Generator) -> Tensor:
+        return sample_states(
+            TransitionStream(self.task, push_along_velocity, generator).take(10_000).state,
+            NUM_TRAINING_STATES,
+            generator,
+        )

@@ -1,4 +1,4 @@
-"""Evaluation of a MsPacman expert from recordings of its play."""
+"""Ms. Pac-Man: policy evaluation of an expert from recorded games."""
 
 from __future__ import annotations
 
@@ -10,58 +10,63 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Stream, Transitions, ValueSet, seeded
 from .data_folder import data_folder
-from .pictures import Film
+from .images import FrameStacks
+from .problem import Stream, Transitions, ValueSet, seeded
 
 if TYPE_CHECKING:
     from ..atari.tape import Tape
     from ..atari.truth import Truth
 
 GAMMA = 0.99
-MEASURED = 2_000  # transitions of the training set, on which the training error is measured
+TRAINING_SUBSET = 2_000  # transitions on which the training error is measured
 
 
 class Recordings(NamedTuple):
     train: Tape
     test: Tape
-    truth: Truth  # of some of the test
+    truth: Truth  # estimated values of some test states
 
 
 class MsPacman:
-    """A state is the number of a transition, the test's after the training's, and an action. Rewards are clipped to
-    their signs. Errors are measured against single sampled returns, as in the paper (``evaluation``), where chance
-    rules; and against means of many returns from the same state of the emulator (``truth``)."""
+    """States are pairs of a transition index, with the test set after the training set, and an action.
+
+    Rewards are clipped to their sign. Errors are measured against single sampled returns, as in the paper
+    (``evaluation``), which are noisy, and against means of many returns from the same emulator state (``truth``).
+    """
 
     inputs = 2
     bootstraps = True
 
     def __init__(self, folder: Path | None = None, transitions: int | None = None) -> None:
-        """The folder is ``ms_pacman`` among the data unless given, read when first needed; and of the training set all
-        is learned from, or its first so many transitions."""
+        """
+        Args:
+            folder: read when first needed. Default: ``data_folder("ms_pacman")``.
+            transitions: use only the first ones of the training set. Default: all.
+        """
         self._folder = folder or data_folder("ms_pacman")
         self._transitions = transitions
-        self._sarsa = cache(self._learned_from)
-        self.pictures = cache(self._pictures)
+        self._sarsa = cache(self._training_transitions)
+        self.images = cache(self._images)
 
     def stream(self, seed: int, batch: int, n_step: int) -> Stream:
-        """Transitions drawn with replacement."""
+        """Transitions sampled with replacement."""
         buffer = self._sarsa(n_step)
-        numbers = seeded("ms_pacman", "stream", seed)
+        generator = seeded("ms_pacman", "stream", seed)
 
         def take(count: int) -> Transitions:
-            index = torch.randint(len(buffer.reward), (count, batch), generator=numbers)
+            index = torch.randint(len(buffer.reward), (count, batch), generator=generator)
             return buffer.map(lambda field: field[index])
 
         return take
 
     def values(self) -> dict[str, ValueSet]:
         train, test, truth = self._data
-        some = torch.randperm(len(train), generator=seeded("ms_pacman", "training values"))[:MEASURED]
+        some = torch.randperm(len(train), generator=seeded("ms_pacman", "training values"))[:TRAINING_SUBSET]
         error = truth.standard_error
         return {
-            "training": self._returned(train, some, offset=0),
-            "evaluation": self._returned(test, torch.arange(len(test)), offset=len(train)),
+            "training": self._sampled_returns(train, some, offset=0),
+            "evaluation": self._sampled_returns(test, torch.arange(len(test)), offset=len(train)),
             "truth": ValueSet(
                 _states(test, truth.index, len(train)), truth.mean, error, floor=error.square().mean().item()
             ),
@@ -72,18 +77,18 @@ class MsPacman:
         values = hashlib.sha256(truth.mean.numpy().tobytes()).hexdigest()[:12]
         return f"{train.fingerprint()}, {test.fingerprint()}, {values}"
 
-    def _pictures(self, device: str) -> Film:
+    def _images(self, device: str) -> FrameStacks:
         from ..atari.games import action_count
 
         train, test, _ = self._data
-        # Of the test's frames all but the blank one, which both have.
+        # Both recordings begin with the blank frame; it is kept once.
         frames = torch.cat([train.frames, test.frames[1:]])
         shift = len(train.frames) - 1
         newest, first = (torch.cat([getattr(train, name), getattr(test, name) + shift]) for name in ("newest", "first"))
-        answers = action_count(train.about["game"])
-        return Film(frames.to(device), newest.to(device), first.to(device), answers)
+        outputs = action_count(train.about["game"])
+        return FrameStacks(frames.to(device), newest.to(device), first.to(device), outputs)
 
-    def _learned_from(self, n_step: int) -> Transitions:
+    def _training_transitions(self, n_step: int) -> Transitions:
         sarsa = self._data.train.sarsa(n_step, GAMMA)
         kept = slice(self._transitions)
         return Transitions(
@@ -93,8 +98,8 @@ class MsPacman:
             torch.stack([sarsa.next_state, sarsa.next_action], -1)[kept],
         )
 
-    def _returned(self, tape: Tape, index: Tensor, offset: int) -> ValueSet:
-        """Of the transitions whose game was recorded to its end."""
+    def _sampled_returns(self, tape: Tape, index: Tensor, offset: int) -> ValueSet:
+        """Sampled returns of the transitions whose game was recorded to its end."""
         value = tape.returns(GAMMA)[index]
         known = value.isfinite()
         index, value = index[known], value[known]
@@ -111,7 +116,7 @@ def _states(tape: Tape, index: Tensor, offset: int) -> Tensor:
 
 @cache
 def _recordings(folder: Path) -> Recordings:
-    from ..atari.make_data import TEST, TRAIN, TRUTH
+    from ..atari.dataset import TEST, TRAIN, TRUTH
     from ..atari.tape import Tape
     from ..atari.truth import Truth
 

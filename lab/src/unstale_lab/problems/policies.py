@@ -1,4 +1,4 @@
-"""Experts: small networks that act, kept as safetensors files beside this module."""
+"""Expert policies: small networks, stored as safetensors files in the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from .control import Task
+from .environment import Task
 from .tensor_file import TensorFile
 
 DIRECTORY = Path(__file__).parent / "experts"
@@ -18,8 +18,10 @@ DIRECTORY = Path(__file__).parent / "experts"
 
 @dataclass(frozen=True)
 class Expert:
-    """The action with the largest output of a network with one hidden layer of tanh, in float32. Any dimensions before
-    the last two are of many networks side by side."""
+    """The greedy policy of a network with one hidden layer of tanh units, in float32.
+
+    Leading dimensions of the weights are a batch of networks.
+    """
 
     hidden_weight: Tensor  # [..., inputs, hidden]
     hidden_bias: Tensor  # [..., 1, hidden]
@@ -35,32 +37,36 @@ class Expert:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def fingerprint(self) -> str:
-        """Twelve characters that tell these weights from others, whatever else is in their file."""
+        """Twelve characters of a hash of the weights."""
         return hashlib.sha256(save(self.tensors())).hexdigest()[:12]
 
 
 def shapes(task: Task, hidden: int) -> list[tuple[int, int]]:
-    """Of the fields of an expert for the task."""
+    """The shapes of the fields of an ``Expert`` for the task."""
     return [(task.inputs, hidden), (1, hidden), (hidden, task.actions), (1, task.actions)]
 
 
 def expert_path(problem: str) -> Path:
-    """Where the project keeps the expert."""
+    """The file of the expert that comes with the package."""
     return DIRECTORY / f"{problem}.safetensors"
 
 
-def making_of(problem: str) -> str:
-    """The command that makes the expert."""
-    return f"unstale-lab train-expert {problem}"
+def training_command(problem: str) -> str:
+    """The command that trains the expert."""
+    return f"unstale-lab data expert {problem}"
 
 
 def save_expert(expert: Expert, path: Path, task: Task, about: dict[str, str]) -> None:
-    """Writes the file, with what is to be known about it."""
+    """Writes the file, with metadata."""
     _file(path, task).write(expert.tensors(), about)
 
 
 def load_expert(path: Path, task: Task) -> Expert:
-    """An expert for the task, or an ``ExpertError`` of one line that says what is wrong with the file."""
+    """The expert in a file.
+
+    Raises:
+        DataError: the file is missing, damaged, or of another task.
+    """
     file = _file(path, task)
     names = [f.name for f in fields(Expert)]
     tensors, _ = file.read(names)
@@ -72,4 +78,4 @@ def load_expert(path: Path, task: Task) -> Expert:
 
 
 def _file(path: Path, task: Task) -> TensorFile:
-    return TensorFile(path, "expert", making_of(task.name))
+    return TensorFile(path, "expert", training_command(task.name))

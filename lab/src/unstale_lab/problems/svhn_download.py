@@ -1,4 +1,4 @@
-"""The official files of SVHN, from where its authors keep them."""
+"""Downloads the official files of SVHN."""
 
 from __future__ import annotations
 
@@ -9,49 +9,43 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-from ..mistakes import UserError
+from ..errors import DataError, one_line
+from ..files import atomic_write
 
 SOURCE = "http://ufldl.stanford.edu/housenumbers/"
-CHECKSUMS = {  # MD5, of 182 and 64 MB
+CHECKSUMS = {  # MD5; the files have 182 and 64 MB
     "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
     "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
 }
 CHUNK = 1 << 20  # bytes
-TIMEOUT = 60  # seconds without a byte
+TIMEOUT = 60  # seconds without data
 
-Progress = Callable[[str, int, int], None]  # a file's name, its bytes that came, and all of them (0: nobody knows)
+Progress = Callable[[str, int, int], None]  # called with a file name, bytes received, and total bytes (0: unknown)
 
 
-def fetch(folder: Path, progress: Progress = lambda name, came, total: None, source: str = SOURCE) -> None:
-    """Downloads what the folder does not have already. A file has its name only when its checksum is right."""
+def download(folder: Path, progress: Progress = lambda name, received, total: None, source: str = SOURCE) -> None:
+    """Downloads the files that are not in the folder yet, and verifies their checksums."""
     for name, checksum in CHECKSUMS.items():
         path, url = folder / name, source + name
         try:
-            if path.exists() and _checksum(path) == checksum:
-                continue
-            folder.mkdir(parents=True, exist_ok=True)
-            _download(url, path, checksum, partial(progress, name))
+            if not path.exists() or _checksum(path) != checksum:
+                _download(url, path, checksum, partial(progress, name))
         except (OSError, HTTPException) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(
-                f"cannot download {url} to {path}: {reason}. You may put the file there yourself."
+            raise DataError(
+                f"cannot download {url} to {path}: {one_line(error)}. Try again, or put the file there yourself."
             ) from error
 
 
 def _download(url: str, path: Path, checksum: str, progress: Callable[[int, int], None]) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        with urlopen(url, timeout=TIMEOUT) as answer, unfinished.open("wb") as file:
-            total = int(answer.headers.get("Content-Length") or 0)
-            while chunk := answer.read(CHUNK):
-                file.write(chunk)
-                progress(file.tell(), total)
-        found = _checksum(unfinished)
-        if found != checksum:
-            raise OSError(f"what came, {unfinished.stat().st_size:,} bytes, has the checksum {found}, not {checksum}")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    digest = hashlib.md5(usedforsecurity=False)
+    with urlopen(url, timeout=TIMEOUT) as answer, atomic_write(path) as file:
+        total = int(answer.headers.get("Content-Length") or 0)
+        while chunk := answer.read(CHUNK):
+            file.write(chunk)
+            digest.update(chunk)
+            progress(file.tell(), total)
+        if digest.hexdigest() != checksum:
+            raise OSError(f"the {file.tell():,} bytes received have MD5 {digest.hexdigest()}, not {checksum}")
 
 
 def _checksum(path: Path) -> str:

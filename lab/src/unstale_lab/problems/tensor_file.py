@@ -1,4 +1,4 @@
-"""Tensors kept as safetensors files: written at once or not at all, and refused in one line."""
+"""Safetensors files with metadata, written atomically and checked when they are read."""
 
 from __future__ import annotations
 
@@ -10,35 +10,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..mistakes import UserError
-
-
-class ExpertError(UserError):
-    """A file of an expert, or of its values, cannot be used."""
+from ..errors import DataError, one_line
+from ..files import write_file
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file, what it is called in messages, and the command that makes it."""
+    """A file, what messages call it, and the command that makes it."""
 
     path: Path
     what: str
     command: str
 
     def write(self, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-        """With what is to be known about them."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".unfinished")
+        """Writes tensors, and ``about`` as metadata."""
         try:
-            unfinished.write_bytes(save(tensors, about))
-            unfinished.replace(self.path)
+            write_file(self.path, save(tensors, about))
         except OSError as error:
-            raise UserError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+            raise DataError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
 
     def read(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors of these names, all finite, and what is known about them."""
+        """The tensors with these names, all finite, and the metadata."""
         try:
             with safe_open(self.path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
@@ -51,9 +43,10 @@ class TensorFile:
             raise self.refused("some of its numbers are not finite")
         return tensors, about
 
-    def refused(self, why: object) -> ExpertError:
+    def refused(self, why: object) -> DataError:
+        """The error that says why the file cannot be used, and how to make it."""
         if self.path.exists():
-            reason, again = " ".join(str(why).split()), " again"
+            reason, again = one_line(why), " again"
         else:
             reason, again = "there is no such file", ""
-        return ExpertError(f"cannot use the {self.what} {self.path}: {reason}. Make it{again} with `{self.command}`.")
+        return DataError(f"cannot use the {self.what} {self.path}: {reason}. Make it{again} with `{self.command}`.")

@@ -1,29 +1,32 @@
-"""The report: what held, claim by claim, for browsers, terminals and programs. Made of summaries alone."""
+"""The report: the result of every claim as HTML, Markdown and JSON, made from summaries alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..files import write_file
 from ..plots import draw, save
-from ..summary import Summary, in_order, json_text, write_file, write_summary
-from . import words
+from ..summary import Summary, in_order, json_text, write_summary
 from .claims import CLAIMS, claim_records
 from .html import html_report
 from .markdown import markdown_report
+from .overview import describe_results
 
 __all__ = ["CLAIMS", "answer", "claim_records", "write"]
 
 
 def answer(summaries: Iterable[Summary]) -> str:
-    """How many claims hold, in a sentence or two."""
-    return words.answer(claim_records(summaries))
+    """Return how many claims hold, in a sentence or two."""
+    return describe_results(claim_records(summaries))
 
 
 def write(summaries: Iterable[Summary], out: Path) -> Path:
-    """Everything under ``out``: ``report.html``, whose path is returned, ``REPORT.md``, ``claims.json``, ``figures/``
-    and ``summaries/``."""
-    # As they will be read again: a report made now and one made later of the files are the same.
+    """Write the report under ``out`` and return the path of ``report.html``.
+
+    Also writes ``REPORT.md``, ``claims.json``, ``figures/`` and ``summaries/``.
+    """
+    # Round trip through JSON, so that a report made later from the files is the same.
     ordered = [Summary.from_json(summary.to_json()) for summary in in_order(summaries)]
     records = claim_records(ordered)
     for summary in ordered:

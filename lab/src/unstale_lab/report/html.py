@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing but itself."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from ..drawing import Entry, legend, method_label, panel_note
+from ..drawing import LegendEntry, legend, panel_note
+from ..figures.formatting import format_interval, format_number, format_p, format_p_range, label
 from ..summary import Summary
-from . import words
-from .explanations import EXPLANATIONS, TITLE
-from .interactive import chart
-from .tables import panel_table, panel_words
+from .glossary import GLOSSARY, TITLE
+from .overview import (
+    OUTCOME_SIGNS,
+    claims_by_outcome,
+    describe_cost,
+    describe_provenance,
+    describe_results,
+)
+from .plotly_charts import chart
+from .tables import describe_panel, panel_table
 
 HERE = Path(__file__).parent
 
 
 def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> str:
-    """The page, from the claims' records and the summaries in their order."""
+    """Return the page, from the records of the claims and the summaries in order."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -29,31 +36,31 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "number": words.number,
-        "interval": words.interval,
-        "probability": words.probability,
-        "probabilities": words.probabilities,
-        "effort": words.effort,
-        "method": method_label,
+        "number": format_number,
+        "interval": format_interval,
+        "p": format_p,
+        "p_range": format_p_range,
+        "cost": describe_cost,
+        "method": label,
     }
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     return environment.get_template("template.html.j2").render(
-        answer=words.answer(records),
+        answer=describe_results(records),
         charts={s.name: [chart(panel, legends[s.name]) for panel in s.panels] for s in summaries},
-        explanations=EXPLANATIONS,
+        glossary=GLOSSARY,
         figures=[_section(summary, legends[summary.name]) for summary in summaries],
         plotly_js=get_plotlyjs(),
-        provenance=words.provenance(summaries),
+        provenance=describe_provenance(summaries),
         records=records,
         script=(HERE / "page.js").read_text("utf-8"),
-        signs=words.SIGNS,
+        signs=OUTCOME_SIGNS,
         style=(HERE / "page.css").read_text("utf-8"),
-        tally=words.tally(records),
+        tally=claims_by_outcome(records),
         title=TITLE,
     )
 
 
-def _section(summary: Summary, entries: Sequence[Entry]) -> dict[str, Any]:
+def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]:
     return {
         "summary": summary,
         "legend": entries,
@@ -61,7 +68,7 @@ def _section(summary: Summary, entries: Sequence[Entry]) -> dict[str, Any]:
             {
                 "title": panel.title,
                 "note": panel_note(panel, entries),
-                "words": panel_words(panel),
+                "description": describe_panel(panel),
                 "table": panel_table(panel),
                 "log_x": panel.log_x,
                 "log_y": panel.log_y,

@@ -1,58 +1,71 @@
-"""The report for a terminal or a forge."""
+"""The report as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..drawing import Entry, legend, method_label, panel_note
-from ..figures.base import Comparison, Panel, Verdict
+from ..drawing import LegendEntry, legend, panel_note
+from ..figures.figure import Comparison, Panel, Verdict
+from ..figures.formatting import MISSING, format_interval, format_number, format_p, format_p_range, label
 from ..summary import Summary
-from . import words
-from .explanations import EXPLANATIONS, TITLE
-from .tables import panel_words
+from .glossary import GLOSSARY, TITLE
+from .overview import OUTCOME_SIGNS, describe_cost, describe_provenance, describe_results
+from .tables import describe_panel
 
 
 def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> str:
+    """Return the report, from the records of the claims and the summaries in order."""
     parts = [
         f"# {TITLE}",
-        words.answer(records),
-        "The same with curves to look into: [report.html](report.html). As data: [claims.json](claims.json).",
-        "## The claims",
+        describe_results(records),
+        "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
+        "## Claims",
         _claims(records),
-        "## The figures",
+        "## Figures",
         *(part for summary in summaries for part in _figure(summary)),
-        "## How to read this",
-        "\n".join(f"- **{_escaped(term)}**: {meaning}" for term, meaning in EXPLANATIONS.items()),
-        "\n".join(f"- {heading}: {text}" for heading, text in words.provenance(summaries).items()),
+        "## Glossary",
+        "\n".join(f"- **{_escaped(term)}**: {meaning}" for term, meaning in GLOSSARY.items()),
+        "\n".join(f"- {heading}: {text}" for heading, text in describe_provenance(summaries).items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _claims(records: Sequence[Mapping[str, Any]]) -> str:
-    heading = ["#", "claim", "verdict", "effect", "p", "p, Welch", "p, paired, Holm", "runs", "diverged", "figure"]
+    heading = [
+        "#",
+        "claim",
+        "verdict",
+        "effect [95 % CI]",
+        "p",
+        "p, Welch",
+        "p, paired, Holm",
+        "runs",
+        "diverged",
+        "figure",
+    ]
     return _table(heading, (row for record in records for row in _claim_rows(record)))
 
 
 def _claim_rows(record: Mapping[str, Any]) -> Iterable[list[str]]:
-    for place, reading in enumerate(record["readings"] or [record]):
-        about = [reading["reading"]] if place else [f"{record['problem']}: {record['statement']}", reading["reading"]]
+    for index, reading in enumerate(record["readings"] or [record]):
+        texts = [reading["reading"]] if index else [f"{record['problem']}: {record['statement']}", reading["reading"]]
         yield [
             str(record["claim"]),
-            " · ".join(text for text in about if text),
-            f"{words.SIGNS[reading['verdict']]} {reading['verdict']}",
-            f"{words.number(reading['effect'])} {words.interval(reading['interval'])}",
-            words.probability(reading["p"]),
-            words.probabilities(comparison["p_welch"] for comparison in reading["comparisons"]),
-            words.probabilities(comparison["p_holm"] for comparison in reading["comparisons"]),
-            f"{reading['runs']:,}" if reading["runs"] else words.NOTHING,
-            f"{reading['diverged']:,}" if reading["runs"] else words.NOTHING,
-            f"[{reading['section']}](#{reading['section']})" if reading["section"] else words.NOTHING,
+            " · ".join(text for text in texts if text),
+            f"{OUTCOME_SIGNS[reading['verdict']]} {reading['verdict']}",
+            f"{format_number(reading['effect'])} {format_interval(reading['interval'])}",
+            format_p(reading["p"]),
+            format_p_range(comparison["p_welch"] for comparison in reading["comparisons"]),
+            format_p_range(comparison["p_holm"] for comparison in reading["comparisons"]),
+            f"{reading['runs']:,}" if reading["runs"] else MISSING,
+            f"{reading['diverged']:,}" if reading["runs"] else MISSING,
+            f"[{reading['section']}](#{reading['section']})" if reading["section"] else MISSING,
         ]
 
 
 def _figure(summary: Summary) -> Iterable[str]:
-    # The heading is the bare name, so that every forge makes the same anchor of it.
+    # The heading is the bare name, so that all renderers make the same anchor.
     yield f"### {summary.name}"
     yield f"**{_escaped(summary.title)}**"
     yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)" if summary.panels else ""
@@ -64,39 +77,39 @@ def _figure(summary: Summary) -> Iterable[str]:
         if verdict.comparisons:
             yield _comparisons(verdict.comparisons)
     yield f"Settings: {_escaped(summary.settings)}"
-    yield f"What was cut: {_escaped(summary.cut)}" if summary.cut else ""
+    yield f"Reduced: {_escaped(summary.cut)}" if summary.cut else ""
     yield f"```sh\n{summary.command}\n```"
-    yield f"{words.effort(summary)}."
+    yield f"{describe_cost(summary)}."
 
 
-def _panel(panel: Panel, entries: Sequence[Entry]) -> str:
+def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     note = panel_note(panel, entries)
-    return f"{panel_words(panel)} Diverged here: {note}." if note else panel_words(panel)
+    return f"{describe_panel(panel)} Diverged: {note}." if note else describe_panel(panel)
 
 
 def _verdict(verdict: Verdict) -> str:
     reading = f" ({verdict.reading})" if verdict.reading else ""
-    sign = f"{words.SIGNS[verdict.outcome]} {verdict.outcome}"
+    sign = f"{OUTCOME_SIGNS[verdict.outcome]} {verdict.outcome}"
     return f"**Claim {verdict.claim}{_escaped(reading)}: {sign}.** {_escaped(verdict.note)}"
 
 
 def _comparisons(comparisons: Sequence[Comparison]) -> str:
-    heading = ["a against b", "difference", "a better", "IQM of a", "IQM of b"]
+    heading = ["a vs b", "difference [95 % CI]", "P(a better)", "IQM of a", "IQM of b"]
     heading += ["p, Welch", "p, paired", "p, Holm", "pairs", "diverged"]
     return _table(
         heading,
         (
             [
-                f"{method_label(c.a)} against {method_label(c.b)}",
-                f"{words.number(c.effect)} {words.interval(c.interval)}",
-                words.number(c.improvement),
-                words.number(c.iqm_a),
-                words.number(c.iqm_b),
-                words.probability(c.p_welch),
-                words.probability(c.p_paired),
-                words.probability(c.p_holm),
+                f"{label(c.a)} vs {label(c.b)}",
+                f"{format_number(c.effect)} {format_interval(c.interval)}",
+                format_number(c.improvement),
+                format_number(c.iqm_a),
+                format_number(c.iqm_b),
+                format_p(c.p_welch),
+                format_p(c.p_paired),
+                format_p(c.p_holm),
                 f"{c.pairs:,}",
-                f"{c.diverged_a} and {c.diverged_b}",
+                f"{c.diverged_a} vs {c.diverged_b}",
             ]
             for c in comparisons
         ),
@@ -113,7 +126,7 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """What Markdown would take for emphasis or a tag; links are left."""
+    """Escape emphasis and tags of Markdown, but not links."""
     for mark in "*_<`":
         text = text.replace(mark, f"\\{mark}")
     return text

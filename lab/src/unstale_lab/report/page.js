@@ -24,12 +24,12 @@ themeButton.addEventListener("click", () => {
 });
 systemIsDark.addEventListener("change", showTheme);
 
-/* Charts: drawn from their data, the theme and the buttons of their figure; drawn again whenever one changes. */
+/* Charts: redrawn whenever the theme or a button of their figure changes. */
 
 const drawn = () => all(".chart.js-plotly-plot");
 const figureOf = (chart) => chart.closest("section");
 
-function coloured(trace) {
+function withColour(trace) {
   const colour = trace.meta[theme()];
   const hidden = !isPressed(figureOf(trace.chart).querySelector(`[data-entry="${trace.meta.entry}"]`));
   const { chart, ...own } = trace;
@@ -48,19 +48,19 @@ function decades(values) {
 function axis(chart, name, own, values) {
   const css = getComputedStyle(chart);
   const button = figureOf(chart).querySelector(`[data-axis="${name}"]`);
-  // Panels keep the scale they were made with until a reader chooses one for all.
+  // Panels keep their own scale until the reader chooses one for all.
   const type = button.dataset.chosen ? (isPressed(button) ? "log" : "linear") : own.type;
-  const quiet = { color: css.color, gridcolor: css.borderTopColor, linecolor: css.borderTopColor, zeroline: false };
+  const colours = { color: css.color, gridcolor: css.borderTopColor, linecolor: css.borderTopColor, zeroline: false };
   const room = (name === "xaxis" ? chart.clientWidth / 180 : 3) > decades(values);
   const log = type === "log" ? { minorloglabels: "complete", dtick: room ? "D2" : 1 } : {}; // 1, 2, 5 or decades
   const title = { ...own.title, standoff: 8 };
-  return { ...own, ...quiet, ...log, title, type, automargin: true, showline: true, uirevision: type };
+  return { ...own, ...colours, ...log, title, type, automargin: true, showline: true, uirevision: type };
 }
 
 function draw(chart) {
   const { data, layout } = charts[chart.dataset.figure][chart.dataset.panel];
   const css = getComputedStyle(chart);
-  const traces = data.map((trace) => coloured({ ...trace, chart }));
+  const traces = data.map((trace) => withColour({ ...trace, chart }));
   const whole = {
     xaxis: axis(chart, "xaxis", layout.xaxis, data.flatMap((trace) => trace.x)),
     yaxis: axis(chart, "yaxis", layout.yaxis, data.flatMap((trace) => trace.y)),
@@ -70,7 +70,7 @@ function draw(chart) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 56, r: 24, t: 12, b: 50 },
-    // A finger on a chart scrolls the page.
+    // On touch screens, dragging scrolls the page.
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     uirevision: "kept",
   };
@@ -103,7 +103,7 @@ all("[data-reset]").forEach((button) => button.addEventListener("click", () => {
   }
 }));
 
-/* Paper is white, and shows what was never scrolled to. */
+/* Print in the light theme, with all charts drawn. */
 
 addEventListener("beforeprint", () => {
   root.dataset.screenTheme = root.dataset.theme;
@@ -115,7 +115,7 @@ addEventListener("afterprint", () => {
   showTheme();
 });
 
-/* The table of claims, by verdict. */
+/* Filter the table of claims by verdict. */
 
 const claims = all("#claims-table tbody");
 all("[name=verdict]").forEach((choice) => choice.addEventListener("change", () => {
@@ -124,7 +124,7 @@ all("[name=verdict]").forEach((choice) => choice.addEventListener("change", () =
   document.getElementById("shown").textContent = count === 1 ? "1 claim" : `${count} claims`;
 }));
 
-/* Commands to take along. */
+/* Copy buttons of commands. */
 
 all("[data-copy]").forEach((button) => button.addEventListener("click", async () => {
   const code = button.parentElement.querySelector("code");

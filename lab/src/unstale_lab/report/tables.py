@@ -1,39 +1,41 @@
-"""The numbers behind a panel, for those who cannot see it or would rather read them."""
+"""The data of a panel as a table and as a sentence, for accessibility."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..drawing import label
-from ..figures.base import Panel
-from .words import number
+from ..drawing import series_label
+from ..figures.figure import Panel
+from ..figures.formatting import format_number
 
-ROWS = 12
+MAX_ROWS = 12
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table of text cells."""
+
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
-    thinned: bool  # whether there are more points than rows
+    thinned: bool  # whether some points were left out
 
 
 def panel_table(panel: Panel) -> Table:
-    """A row for every x, or for ``ROWS`` of them, the first and the last included."""
+    """Return a table with one row per x, at most ``MAX_ROWS``, including the first and the last."""
     points = sorted({x for series in panel.series for x in series.x})
     kept = points
-    if len(points) > ROWS:
-        kept = [points[round(i * (len(points) - 1) / (ROWS - 1))] for i in range(ROWS)]
+    if len(points) > MAX_ROWS:
+        kept = [points[round(i * (len(points) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
     columns = [dict(zip(series.x, series.y, strict=True)) for series in panel.series]
     return Table(
-        heading=[panel.x_label, *(label(series) for series in panel.series)],
-        rows=[[number(x), *(number(column.get(x)) for column in columns)] for x in kept],
-        thinned=len(points) > ROWS,
+        heading=[panel.x_label, *(series_label(series) for series in panel.series)],
+        rows=[[format_number(x), *(format_number(column.get(x)) for column in columns)] for x in kept],
+        thinned=len(points) > MAX_ROWS,
     )
 
 
-def panel_words(panel: Panel) -> str:
-    """What a chart shows, in a sentence."""
-    ends = ", ".join(f"{label(s)} {number(s.y[-1])}" for s in panel.series if len(s.y))
-    return f"{panel.title}: {panel.y_label} against {panel.x_label}. At the right end: {ends}."
+def describe_panel(panel: Panel) -> str:
+    """Describe a chart in a sentence."""
+    ends = ", ".join(f"{series_label(s)} {format_number(s.y[-1])}" for s in panel.series if len(s.y))
+    return f"{panel.title}: {panel.y_label} over {panel.x_label}. Last values: {ends}."

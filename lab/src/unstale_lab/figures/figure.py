@@ -1,0 +1,70 @@
+"""The data types of a figure: the runs it needs, the curves it draws, the claims it judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..experiment import Run, Scale
+from ..records import Record as Record
+from ..statistics import Comparison as Comparison
+
+Outcome = Literal["holds", "does not hold", "inconclusive", "not run"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line with its confidence band."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    method: str = ""  # key of ``METHODS``; sets the style
+    dashed: bool = False
+    runs: int = 0
+    diverged: int = 0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result for one claim, or for one reading of it."""
+
+    claim: int
+    outcome: Outcome
+    note: str  # effect, test and conclusion of every part, then further numbers
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    p: float | None = None  # of the deciding test
+    runs: int = 0
+    diverged: int = 0
+    reading: str = ""  # which interpretation or part of the claim this is, if there are several
+    comparisons: Sequence[Comparison] = field(default=())
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper, or a claim without one."""
+
+    name: str  # "fig3"
+    title: str
+    claims: tuple[int, ...]
+    settings: str  # problem, network, hyper-parameters, seeds and steps, in words
+    runs: Callable[[Scale], list[Run]]
+    panels: Callable[[Sequence[Record]], list[Panel]]  # from the records of all ``runs``
+    judge: Callable[[Sequence[Record]], list[Verdict]]  # from the records of all ``runs``
+    cut: str = ""  # what the published results leave out of the paper's settings, and why

@@ -1,0 +1,153 @@
+"""Formats methods, numbers and errors as text, the same in verdicts, plots and reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ..methods import METHODS
+from ..records import Record
+from ..statistics import Array, best_setting, iqm
+from .run_table import Fields, tabulate
+
+MISSING = "–"
+
+
+def label(line: str) -> str:
+    """Return the label of a method; anything else that is compared is its own label.
+
+    >>> label("diagonal"), label("tanh")
+    ('μ̂ diag', 'tanh')
+    """
+    return METHODS[line].label if line in METHODS else line
+
+
+def format_number(value: float | None) -> str:
+    """Format with three significant digits.
+
+    >>> format_number(-0.38149), format_number(1234567.0), format_number(0.00001), format_number(math.inf)
+    ('−0.381', '1,234,567', '1e−05', '∞')
+    >>> format_number(None)
+    '–'
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    if math.isinf(value):
+        text = "∞" if value > 0 else "-∞"
+    else:
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return text.replace("-", "−")
+
+
+def format_interval(ends: Sequence[float] | None) -> str:
+    """Format an interval for a table.
+
+    >>> format_interval((-0.5, 0.25))
+    '[−0.5, 0.25]'
+    """
+    return f"[{format_number(ends[0])}, {format_number(ends[1])}]" if ends else ""
+
+
+def format_estimate(value: float, ends: Sequence[float]) -> str:
+    """Format a number with its interval for a sentence.
+
+    >>> format_estimate(0.1, (-0.5, 0.25))
+    '0.1 (95 % CI −0.5 to 0.25)'
+    """
+    return f"{format_number(value)} (95 % CI {format_number(ends[0])} to {format_number(ends[1])})"
+
+
+def format_effect(effect: float, ends: Sequence[float]) -> str:
+    """Format a relative difference with its interval: in percent, or as a ratio if it is large.
+
+    >>> format_effect(-0.372, (-0.41, 0.004))
+    '−37.2 % (95 % CI −41.0 % to +0.4 %)'
+    >>> format_effect(9.05, (7.32, 10.9))
+    '10.1x (95 % CI 8.32x to 11.9x)'
+    """
+    is_large = effect >= 1 or ends[1] >= 9
+    value, low, high = (_ratio(x) if is_large else _percent(x) for x in (effect, *ends))
+    return f"{value} (95 % CI {low} to {high})"
+
+
+def _ratio(difference: float) -> str:
+    return f"{format_number(1 + difference)}x"
+
+
+def _percent(difference: float) -> str:
+    return f"{100 * difference:+.1f} %".replace("-", "−")
+
+
+def format_p(p: float | None) -> str:
+    """Format a p-value for a table.
+
+    >>> format_p(0.0004), format_p(0.0312), format_p(None)
+    ('< 0.001', '0.031', '–')
+    """
+    if p is None or math.isnan(p):
+        return MISSING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def format_p_range(ps: Iterable[float]) -> str:
+    """Format the smallest and the largest p-value.
+
+    >>> format_p_range([0.0001, 0.5, 0.02]), format_p_range([])
+    ('< 0.001 to 0.50', '–')
+    """
+    ends = sorted(p for p in ps if not math.isnan(p))
+    texts = dict.fromkeys(format_p(p) for p in (ends[:1] + ends[-1:]))
+    return " to ".join(texts) or MISSING
+
+
+def format_p_value(p: float) -> str:
+    """Format a p-value for a sentence.
+
+    >>> format_p_value(0.0002), format_p_value(0.04)
+    ('p < 0.001', 'p = 0.040')
+    """
+    text = format_p(p)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration.
+
+    >>> format_duration(0.5), format_duration(61), format_duration(3 * 3600 + 120), format_duration(3570.4)
+    ('less than a second', '1 min 1 s', '3 h 2 min', '59 min 30 s')
+    """
+    whole = round(seconds)
+    minutes, hours = whole // 60, whole // 3600
+    if whole < 1:
+        return "less than a second"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def describe_iqm(errors: Mapping[str, Array], title: str = "Final errors (IQM)") -> str:
+    """List the interquartile mean of each line, and its diverged runs."""
+    each = [f"{label(line)} {format_number(float(iqm(values)))}{_diverged(values)}" for line, values in errors.items()]
+    return f"{title}: {', '.join(each)}."
+
+
+def _diverged(errors: Array) -> str:
+    count = int(np.isinf(errors).sum())
+    return f" ({count} of {errors.size} diverged)" if count else ""
+
+
+def describe_final_errors(
+    records: Sequence[Record], by: Fields = ("method",), title: str = "Final errors (IQM)"
+) -> str:
+    """List final errors on the evaluation set and on the training distribution."""
+    table = tabulate(records, by)
+    on_training = describe_iqm(table.final("training"), "On the training distribution")
+    return f"{describe_iqm(table.final(), title)} {on_training}"
+
+
+def describe_best_settings(errors: Mapping[str, Array]) -> str:
+    """List the errors of each method at its best setting, which other seeds select."""
+    chosen = {method: best_setting(values)[1][None, :] for method, values in errors.items()}
+    return describe_iqm(chosen, "Best setting, selected on other seeds")

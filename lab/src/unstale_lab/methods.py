@@ -1,0 +1,94 @@
+"""The table of methods that the laboratory compares: update rule, label, plot style and order.
+
+A method's key is part of run ids and never changes. Engine, figures and reports all read this one table; its order is
+the order of lines in figures and tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .experiment import Run
+
+CorrectionKind = Literal["none", "diagonal", "full", "window", "oracle", "layers"]
+ADAM_BETA_2, ADAM_EPSILON = 0.999, 1e-8
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colours and marker of a line. Colours are safe for colour-blind readers; markers work without colour."""
+
+    light: str  # colour on a light background, contrast at least 3:1
+    dark: str  # colour on a dark background
+    marker: str  # a matplotlib marker
+
+
+ORANGE = Style("#c85200", "#ff9142", "o")
+GREY = Style("#3a3a3a", "#e6e6e6", "D")
+BLUE = Style("#0067a5", "#5ab4f0", "s")
+GREEN = Style("#008060", "#35c79a", "^")
+PINK = Style("#b0328a", "#f08fce", "v")
+OCHRE = Style("#8a6a00", "#e3bc3c", "P")
+PURPLE = Style("#6f42c1", "#b99cf5", "X")
+TEAL = Style("#00829b", "#5fd3e8", "<")
+METHOD_PALETTE = (ORANGE, GREY, BLUE, GREEN, PINK, OCHRE, PURPLE, TEAL)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One optimizer variant.
+
+    Methods that never appear in the same figure may share a style.
+    """
+
+    label: str  # as the paper writes it
+    style: Style
+    correction: CorrectionKind = "none"  # "layers": full for ``Run.corrected_layers``, ``other_layers`` for the rest
+    trust: float | None = None  # bound κ on the correction; the paper has none
+    target_every: int = 0  # steps between copies to a target network; 0: no target network
+    second_order: bool = False  # keep the Hessian in the Taylor term
+    other_layers: Literal["none", "diagonal"] = "none"
+    adam: bool = False  # divide the momentum by Adam's denominator
+    literal: bool = False  # the paper's recursion, which takes -α μ̂ for the last step although Adam divides it
+    linearizes: bool = False  # compute per-sample gradients and discard them, to measure their cost
+
+
+METHODS: dict[str, Method] = {
+    "momentum": Method("μ", ORANGE),
+    "oracle": Method("μ*", GREY, "oracle"),
+    "full": Method("μ̂", BLUE, "full"),
+    "diagonal": Method("μ̂ diag", GREEN, "diagonal"),
+    "default": Method("unstale (default)", PINK, "full", trust=1.0),  # the library's default for small networks
+    "frozen": Method("frozen targets", OCHRE, target_every=100),
+    "second_order": Method("μ̂ with second derivatives", PURPLE, "full", second_order=True),
+    "window": Method("μ̂ (window)", BLUE, "window", trust=1.0),  # the library's default for large networks
+    "adam": Method("Adam", ORANGE, adam=True),
+    # "/√": divided by Adam's denominator.
+    "adam_oracle": Method("μ*/√", GREY, "oracle", adam=True),
+    "adam_dense": Method("μ̂/√", PINK, "full", trust=1.0, adam=True),
+    "adam_window": Method("μ̂/√ (window)", BLUE, "window", trust=1.0, adam=True),
+    # The paper's own variant in its Atari figures.
+    "adam_diagonal_literal": Method("μ̂ diag/√ (literal)", PURPLE, "diagonal", adam=True, literal=True),
+    "adam_diagonal": Method("μ̂ diag/√", GREEN, "diagonal", adam=True),
+    "adam_frozen": Method("Adam, frozen targets", OCHRE, target_every=2500, adam=True),
+    "adam_linearized": Method("Adam + per-sample gradients", TEAL, adam=True, linearizes=True),
+    "layers": Method("μ̂ for some layers", BLUE, "layers"),
+    "layers_diagonal": Method("μ̂ for some layers, μ̂ diag for the rest", GREEN, "layers", other_layers="diagonal"),
+}
+
+
+def horizon(run: Run) -> int:
+    """Return how many batches the oracle, the window or a measurement looks back on."""
+    from unstale.corrections import paper_horizon  # imported here: figures read the table without loading torch
+
+    return min(run.horizon or paper_horizon(run.beta), run.steps)
+
+
+def has_one_beta(run: Run) -> bool:
+    """Return whether runs like this one can only be batched with runs of the same β.
+
+    β sets the horizon of an oracle, a window or a measurement, and a scalar β saves passes over the matrix of a full
+    correction.
+    """
+    return METHODS[run.method].correction in ("oracle", "full", "window", "layers") or bool(run.measure)

@@ -1,0 +1,149 @@
+"""Which steps run eagerly, are captured or replayed; and on a GPU, that replayed steps match eager ones."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from unstale_lab.engine import step_timer
+from unstale_lab.engine import training as engine
+from unstale_lab.engine.cuda_graphs import GraphStepper
+from unstale_lab.engine.training import Training
+from unstale_lab.experiment import grid
+from unstale_lab.methods import METHODS
+
+
+class FakeBackend:
+    """A backend that logs steps, captures and replays, and counts the steps made."""
+
+    def __init__(self):
+        self.log, self.made, self.captured, self.in_stream = [], 0, None, False
+
+    @contextmanager
+    def side_stream(self):
+        assert not self.in_stream
+        self.in_stream = True
+        yield
+        self.in_stream = False
+
+    def step(self):
+        assert self.in_stream
+        if self.captured is not None:
+            self.captured += 1
+        else:
+            self.log.append("step")
+            self.made += 1
+
+    def capture(self, work):
+        assert self.in_stream
+        self.log.append(f"capture at {self.made}")
+        self.captured = 0
+        work()
+        length, self.captured = self.captured, None
+
+        def replay():
+            assert self.in_stream and self.made % 4 == 0
+            self.log.append("replay")
+            self.made += length
+
+        return replay
+
+
+@pytest.fixture
+def fake():
+    return FakeBackend()
+
+
+@pytest.fixture
+def advance(fake):
+    return GraphStepper(fake.step, steps_per_graph=4, backend=fake)
+
+
+def test_first_steps_run_eagerly_then_the_graph_is_replayed(fake, advance):
+    advance(12)
+    assert fake.log == [*["step"] * 4, "capture at 4", "replay", "replay"]
+    advance(8)
+    assert fake.log[-2:] == ["replay", "replay"] and len(fake.log) == 9
+    assert fake.made == 20
+
+
+def test_first_call_of_one_graph_length(fake, advance):
+    advance(4)
+    assert fake.made == 4 and "replay" not in fake.log
+    advance(4)
+    assert fake.made == 8 and fake.log[-1] == "replay"
+
+
+@pytest.mark.parametrize("counts", [[3, 3, 3], [1, 6, 2]])
+def test_other_step_counts_run_eagerly(fake, advance, counts):
+    for count in counts:
+        advance(count)
+    assert fake.log == ["step"] * sum(counts)
+
+
+def test_captures_and_replays_start_at_multiples(fake, advance):
+    advance(2)
+    advance(8)  # a multiple, but from 2
+    assert fake.log == ["step"] * 10
+    advance(2)
+    advance(8)
+    assert fake.log[12:] == [*["step"] * 4, "capture at 16", "replay"]
+    advance(3)
+    advance(4)  # from 23
+    assert fake.log[-7:] == ["step"] * 7
+    advance(1)
+    advance(4)
+    assert fake.log[-1] == "replay" and fake.made == 32
+
+
+@pytest.mark.parametrize("counts", [[4, 12, 3], [5, 4, 3, 8, 16], [40], [7, 1, 8, 8], [0, 4, 0, 8]])
+def test_number_of_steps(fake, advance, counts):
+    for count in counts:
+        advance(count)
+    assert fake.made == sum(counts)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "width", [7, 48]
+)  # the matrix of the second is so large that samples are merged every tenth step
+@pytest.mark.parametrize("method", METHODS)
+def test_replayed_steps_match_eager_steps_on_gpu(method, width, monkeypatch):
+    changes = dict(corrected_layers=(0, 2)) if method.startswith("layers") else {}
+    # 1,030 steps: chunks of 20 and a last one of 10; the target network is copied within graphs.
+    runs = grid(
+        method=method, seed=[3, 5], alpha=[0.05, 0.2], width=width, layers=3, batch=3, steps=1030,
+        precision="float64", **changes,
+    )  # fmt: skip
+    replayed, eager = Training(runs, "cuda"), Training(runs, "cuda")
+    records = replayed.run()
+
+    def eager_stepper(training, steps_done):
+        return lambda count: [training.step() for _ in range(count)]
+
+    monkeypatch.setattr(engine, "make_stepper", eager_stepper)
+    expected = eager.run()
+    for one, other in zip(records, expected, strict=True):
+        assert one.diverged_at == other.diverged_at
+        for name, curve in one.curves.items():
+            np.testing.assert_allclose(curve, other.curves[name], rtol=1e-7)
+
+
+def test_timer_skips_warmup_on_gpu(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(step_timer.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    made = []
+
+    def advance(count: int) -> None:
+        now[0] += count if sum(made) >= step_timer.WARMUP_STEPS else 100.0 * bool(count)
+        made.append(count)
+
+    timer = step_timer.StepTimer(torch.device("cuda"))
+    timer.run(advance, 15)
+    timer.run(advance, 15)
+    timer.run(advance, 30)
+    assert sum(made) == 60 and timer.state() == (40.0, 40) and timer.estimate(60) == 60.0
