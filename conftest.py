@@ -1,3 +1,4 @@
+import math
 import os
 import warnings
 
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 import unstale.per_sample.layer_rules
 import unstale_lab  # noqa: F401  sets MKL_CBWR, which has to precede the first matrix product
+from unstale.per_sample import linearize
 
 # Tests read what rich and tyro print, which must not depend on the terminal or the CI that they run in.
 os.environ["COLUMNS"] = "80"
@@ -29,9 +31,12 @@ def float64():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(params=["factored", "jacobian"])
+@pytest.fixture(params=["factored", "listening", "jacobian"])
 def path(request, monkeypatch):
-    """Both ways to per-sample gradients: by the rules of layers, and by vector-Jacobian products."""
+    """All ways to per-sample gradients: by the rules of layers, with backward passes of their own or with the one that
+    fills ``.grad``, and by vector-Jacobian products."""
+    # Small networks do not listen by default.
+    monkeypatch.setattr(linearize, "MIN_WORK_TO_LISTEN", 0 if request.param == "listening" else math.inf)
     if request.param == "jacobian":
         monkeypatch.setattr(unstale.per_sample.layer_rules, "LAYERS", {})
         warnings.simplefilter("ignore", unstale.SlowGradientsWarning)
