@@ -513,9 +513,11 @@ def run_case(seed: int, dtype: torch.dtype) -> str:
     settings = dict(mask=mask.get(correction, lambda: None)(), trust=trust, base=base)
     settings |= dict(beta2=0.99, alpha=0.9, eps=1e-2) | ({} if literal_loss is None else dict(loss=literal_loss))
     reference = Reference(parameters, RATES[base], beta, **settings)
+    same = copy.deepcopy(net)
     favourite = pick(PROGRAMS)
     drawn = [f"{base} {correction} β={beta} trust={trust} m={m} {loss}", str(net)]
     start = torch.cat([p.detach().flatten() for p in parameters])
+    history: list = []
     for step in range(STEPS):
         program = favourite if rng.random() < 0.6 else pick(PROGRAMS)
         data = Data(net, 2 * ((m + 1) // 2) if program is strided else m, rng.randrange(1 << 30), dtype, smooth)
@@ -534,13 +536,30 @@ def run_case(seed: int, dtype: torch.dtype) -> str:
         optimizer.step()
         optimizer.zero_grad()
         wide = data.to(torch.float64)
+        history.append((program, wide))
         reference.step(lambda program=program, wide=wide: program(twin, wide))
     got = torch.cat([p.detach().double().flatten() for p in net.parameters()])
     want = torch.cat([p.detach().flatten() for p in parameters])
     error, moved = float((got - want).norm()), float((want - start).norm())
     floor = 10 * torch.finfo(dtype).eps * float(want.norm())
+    if error > TOLERANCE[dtype] * moved + floor:
+        floor += 3 * _rounding(same, history, want, dtype, RATES[base], beta, settings)
     assert error <= TOLERANCE[dtype] * moved + floor, f"seed {seed} {dtype}: error {error} of {moved}\n{where_}"
     return drawn[0]
+
+
+def _rounding(net, history, want, dtype, lr, beta, settings):
+    """The error of the reference itself if autograd's numbers are in ``dtype``: a normalization of nearly equal numbers
+    makes much of little."""
+    for module in net.modules():
+        if isinstance(getattr(module, "forward", None), _Replaced):
+            module.forward = _Replaced(module)
+    reference = Reference(net.parameters(), lr, beta, **settings)
+    for step, (program, data) in enumerate(history):
+        narrow = data.to(dtype)
+        set_knobs(net, data, step)
+        reference.step(lambda program=program, narrow=narrow: program(net, narrow))
+    return float((torch.cat([p.detach().double().flatten() for p in net.parameters()]) - want).norm())
 
 
 def _compare_grads(parameters, expected, tolerance, where_):
