@@ -1062,6 +1062,7 @@ def test_weights_and_targets_of_another_precision(correction, dtype):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's, of an oracle
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile of older versions
 @pytest.mark.parametrize(
     ("base", "correction"),
     [
