@@ -20,6 +20,7 @@ LAYERS = [
     {"_optimizer"},
     {"optimizers", "diagnostics"},
     {"__init__"},
+    {"__main__"},
 ]
 # Within per_sample likewise. Only the first touches torch's internals.
 PER_SAMPLE_LAYERS = ["autograd_graph", "gradients", "jacobian", "row_rules", "layer_rules", "ownership", "linearize"]

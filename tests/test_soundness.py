@@ -498,6 +498,12 @@ def test_importing_without_docstrings():
     subprocess.run([sys.executable, "-OO", "-c", "import unstale"], check=True)
 
 
+def test_the_command_describes_the_installation():
+    command = [sys.executable, "-m", "unstale"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f"unstale      {unstale.__version__}\n" in printed and torch.__version__ in printed
+
+
 def test_nothing_grows_with_the_number_of_batch_sizes():
     """No cache keeps anything of a batch size or of a graph."""
     import gc
