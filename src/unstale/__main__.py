@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-from . import __version__, corrections
+import unstale
 
 
 def describe() -> str:
@@ -15,11 +15,11 @@ def describe() -> str:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return "\n".join(
         [
-            f"unstale      {__version__}",
+            f"unstale      {unstale.__version__}",
             f"torch        {torch.__version__}",
             f"python       {platform.python_version()}",
             f"gpu          {gpu}",
-            f"corrections  {', '.join(corrections.NAMES)}",
+            f"corrections  {', '.join(unstale.corrections.NAMES)}",
         ]
     )
 
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
         description="Say which versions of unstale, torch and Python are installed, on which device, for bug reports. "
         "The paper's experiments are run by unstale-lab, from a clone of the repository.",
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--version", action="version", version=unstale.__version__)
     parser.parse_args(arguments)
     print(describe())
 
