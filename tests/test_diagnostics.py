@@ -1,4 +1,4 @@
-"""Diagnostics against loops over remembered batches, written out with the pieces of the reference."""
+"""Diagnostics against loops over remembered batches, computed with the reference."""
 
 from __future__ import annotations
 

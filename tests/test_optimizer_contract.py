@@ -203,7 +203,7 @@ LOSSES = {
     "huber": (("huber",), lambda r: nn.functional.huber_loss(r, torch.zeros_like(r), reduction="none")),
     "a user's": ((log_cosh,), log_cosh),
 }
-WEIGHTS = {"": 1.0, "a number": 3.0, "one a sample": torch.tensor([0.2, 1.0, 0.0, 2.5], dtype=torch.float64)}
+WEIGHTS = {"": 1.0, "a number": 3.0, "one per sample": torch.tensor([0.2, 1.0, 0.0, 2.5], dtype=torch.float64)}
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -369,7 +369,7 @@ def test_parameter_hooks_fire(correction, path):
 
 
 def forgotten_batches(expected):
-    """Past batches are functions and cannot be saved; loading says so."""
+    """Past batches are functions and cannot be saved; loading warns."""
     return pytest.warns(UserWarning, match="not part of a state") if expected else nullcontext()
 
 
@@ -602,7 +602,7 @@ def test_step_hooks(base):
 
 
 class Alone:
-    """The groups of an optimizer, each with an optimizer of its own: every group is corrected by itself."""
+    """The groups of an optimizer, each with an optimizer of its own: every group is corrected separately."""
 
     def __init__(self, *parts):
         self.parts = list(parts)  # module, optimizer
@@ -722,8 +722,8 @@ def test_parameters_may_be_given_in_every_way(base, given):
 @pytest.mark.parametrize("groups", ["one group", "three groups"])
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair != "adamw"])
 def test_no_gradient_is_a_gradient_of_zero(pair, groups):
-    """Momentum is a mean over batches, also over those that say nothing of a parameter: it moves on, as torch's would
-    if its ``.grad`` were zeros."""
+    """Momentum is a mean over batches, also those without a gradient for a parameter: it moves as with torch's
+    optimizers if its ``.grad`` were zeros."""
     torch.manual_seed(0)
     model = TwoHeads()
     twin = copy.deepcopy(model)
@@ -844,7 +844,7 @@ def test_clipping_with_an_actor_on_the_trunk(correction, first):
         }
         for name in sorted(losses, key=lambda name: name != first):
             losses[name]()
-        # Where the actor's gradient was added after backward(), nothing tells clipping from it: say it explicitly.
+        # Where the actor's gradient was added after backward(), clipping cannot be inferred: do it explicitly.
         bound = 0.2
         clip = optimizer.clip_grad_norm_ if first == "critic" else partial(clip_grad_norm_, model.parameters())
         factor = bound / (clip(bound) + 1e-6)

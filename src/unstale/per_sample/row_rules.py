@@ -330,7 +330,7 @@ def index(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 
 
 def _is_contiguous(indices: Sequence[Tensor | None]) -> bool:
-    """Whether indices stand side by side. Otherwise torch moves their dimensions to the front."""
+    """Whether the indices are adjacent. Otherwise torch moves their dimensions to the front."""
     places = [place for place, index in enumerate(indices) if index is not None]
     return places == list(range(places[0], places[-1] + 1))
 
