@@ -350,7 +350,7 @@ class CorrectedOptimizer(Optimizer):
         """Load a state of the same kind of optimizer over the same parameters.
 
         Past batches of ``correction="oracle"`` and ``refresh`` are functions and cannot be saved: what they left in the
-        momentum stays, uncorrected, and a warning says so.
+        momentum stays, uncorrected, with a warning.
         """
         self._check_header(state_dict.get("unstale"))
         super().load_state_dict(state_dict)
