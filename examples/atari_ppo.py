@@ -1,12 +1,12 @@
-"""Learn to play an Atari game by proximal policy optimisation, with a critic whose momentum can be corrected.
+"""Learn to play an Atari game by proximal policy optimization, with a critic whose momentum can be corrected.
 
-Ordinary PPO, but for two things. The critic's targets look 5 steps ahead, to values that move with the network. And its
-gradient goes through ``optimizer.backward``, which is told how they move; the actor's is added to it by the usual
-``loss.backward()``, and takes part in the same momentum as it is.
+PPO with two changes. The critic's targets are 5-step returns that bootstrap from the current network. The critic uses
+``optimizer.backward`` with a target that is not detached; the actor's gradient is added by the usual
+``loss.backward()``, and is part of the same momentum, uncorrected.
 
     pip install . gymnasium ale-py
     python examples/atari_ppo.py --device cuda                        # Adam
-    python examples/atari_ppo.py --device cuda --correction window    # the same, its critic corrected
+    python examples/atari_ppo.py --device cuda --correction window    # the same with a corrected critic
 
 Random play scores about 220 points in Ms. Pac-Man.
 """
@@ -65,7 +65,7 @@ def rewards_ahead(rewards: Tensor, ended: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def policy_loss(logits: Tensor, action: Tensor, old_log_prob: Tensor, advantage: Tensor) -> Tensor:
-    """The clipped objective, and a reward for undecidedness."""
+    """The clipped objective with an entropy bonus."""
     new = torch.distributions.Categorical(logits=logits)
     ratio = (new.log_prob(action) - old_log_prob).exp()
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -144,7 +144,7 @@ if __name__ == "__main__":
     parser.add_argument("--game", default="ms_pacman")
     parser.add_argument("--correction", default="none", help="none, diagonal, window, ...")
     parser.add_argument("--steps", type=int, default=1_000_000, help="of all games together")
-    parser.add_argument("--games", type=int, default=16, help="side by side")
+    parser.add_argument("--games", type=int, default=16, help="number of parallel games")
     parser.add_argument("--lr", type=float, default=2.5e-4)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,14 +1,14 @@
 """Learn to play an Atari game by 5-step Sarsa: a network of 12,745 parameters, no replay buffer, no target network.
 
-Several games run side by side. After every 5 steps of all of them the network learns from those steps and forgets them.
-Its targets contain its own values, which move with it: what Adam's momentum remembers was computed for targets of
-before. ``--correction`` makes up for that.
+Several games run in parallel. After every 5 steps of all games the network is trained on those steps, once. Its targets
+bootstrap from the network itself, so they move, and Adam's momentum contains gradients of old targets. ``--correction``
+corrects them.
 
     pip install . gymnasium ale-py
     python examples/atari_sarsa.py                        # Adam
     python examples/atari_sarsa.py --correction window    # the same, corrected
 
-Random play scores about 220 points in Ms. Pac-Man. To do better takes some minutes on a CPU.
+Random play scores about 220 points in Ms. Pac-Man. Improving on that takes a few minutes on a CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import unstale
 
 GAMMA, N_STEP = 0.99, 5
-EXPLORING, LEAST_RANDOM = 50_000, 0.05  # the share of random actions falls from 1 to the second over the first's steps
+EXPLORING, LEAST_RANDOM = 50_000, 0.05  # epsilon decays linearly from 1 to LEAST_RANDOM over EXPLORING steps
 
 
 class QNetwork(nn.Module):
@@ -57,7 +57,7 @@ def make_games(game: str, count: int) -> ale_py.vector_env.AtariVectorEnv:
 
 @torch.no_grad()
 def choose(model: QNetwork, state: Tensor, steps: int) -> Tensor:
-    """The best action, or at times a random one."""
+    """Epsilon-greedy actions."""
     epsilon = max(LEAST_RANDOM, 1 - (1 - LEAST_RANDOM) * steps / EXPLORING)
     values = model(state)
     random = torch.randint_like(values[:, 0], values.shape[1], dtype=torch.int64)
@@ -113,8 +113,8 @@ def main(
             ended.append(torch.as_tensor(over, device=device))
         made += N_STEP * games
 
-        # Learn. All samples of a game look ahead to the same state, but each has a row of its own for it: the gradients
-        # by sample, from which corrections are made, then take one pass.
+        # Learn. All samples of a game bootstrap from the same state, but each has its own row for it, so that
+        # per-sample gradients need only one backward pass.
         gain, discount = (part.flatten() for part in rewards_ahead(torch.stack(rewards), torch.stack(ended)))
         chosen, next_chosen = torch.cat(actions[:-1]), action.repeat(N_STEP)
         value = model(torch.cat(states[:-1])).gather(1, chosen[:, None]).squeeze(1)
@@ -135,7 +135,7 @@ if __name__ == "__main__":
     parser.add_argument("--game", default="ms_pacman")
     parser.add_argument("--correction", default="none", help="none, diagonal, window, ...")
     parser.add_argument("--steps", type=int, default=200_000, help="of all games together")
-    parser.add_argument("--games", type=int, default=16, help="side by side")
+    parser.add_argument("--games", type=int, default=16, help="number of parallel games")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)

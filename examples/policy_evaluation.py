@@ -1,9 +1,12 @@
-"""How much is each state of Mountain Car worth, under a policy that pushes the way the car is rolling?
+"""TD(0) policy evaluation on Mountain Car, for a policy that pushes in the direction of motion.
 
-A small network learns it by TD(0) from single steps out of uniformly drawn states, with momentum as it is, with its
-staleness corrected along the diagonal, and fully. Car and policy are deterministic, so that the true value of a
-state is a rollout, and the error of what was learned can be measured exactly. For one seed every method starts from
-the XX"""
+A small network is trained on single transitions from uniform random states, with plain momentum, with the diagonal and
+with the full correction. Car and policy are deterministic, so that a rollout gives the exact value of a state. For one
+seed, every method starts from the same weights and sees the same data.
+
+    python examples/policy_evaluation.py
+    python examples/policy_evaluation.py --lr 0.5 --unscaled --unbounded
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ Results = dict[Run, list[float]]
 
 
 def train(run: Run, advance: Callable[[int], None]) -> list[float]:
-    """Learn, telling ``advance`` how many steps were made, and return the mean squared error at every mark."""
+    """Train, and return the mean squared error at every mark. ``advance`` is called with the number of steps made."""
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
     width = 16
@@ -230,13 +233,13 @@ def _cell(errors: list[float], is_best: bool) -> str:
 
 
 def paired(results: Results) -> str:
-    """How often correcting fully ended lower than momentum did from the same weights with the same data."""
+    """How often the full correction ended with a lower error than momentum, from the same weights and data."""
     runs = [run for run in results if run.method == "full correction"]
     lower = sum(final(results[run]) < final(results[run._replace(method="momentum")]) for run in runs)
     return f"full correction ended below momentum in {lower} of {len(runs)} pairs of runs"
 
 
-# Okabe and Ito's colours, which can be told apart with any colour vision, and a dash pattern for each as well.
+# The colour-blind safe palette of Okabe and Ito, with a dash pattern per method.
 LOOKS = {
     "momentum": ("#000000", (0, (1, 1.2))),
     "diagonal correction": ("#E69F00", (0, (5, 1.5))),
@@ -317,8 +320,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=2000, help="optimisation steps of each run (default: 2000)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each kind (default: 3)")
     parser.add_argument("--lr", type=float, nargs="+", default=[0.1, 0.5], help="learning rates (default: 0.1 0.5)")
-    parser.add_argument("--unscaled", action="store_true", help="give the network position and velocity as they are")
-    parser.add_argument("--unbounded", action="store_true", help="also correct fully without the trust bound")
-    parser.add_argument("--workers", type=int, help="processes (default: one a core)")
-    told = parser.parse_args()
-    main(told.steps, told.seeds, told.lr, unbounded=told.unbounded, scaled=not told.unscaled, workers=told.workers)
+    parser.add_argument("--unscaled", action="store_true", help="do not scale position and velocity")
+    parser.add_argument("--unbounded", action="store_true", help="also run the full correction without the trust bound")
+    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+    args = parser.parse_args()
+    main(args.steps, args.seeds, args.lr, unbounded=args.unbounded, scaled=not args.unscaled, workers=args.workers)

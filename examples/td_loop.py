@@ -1,8 +1,8 @@
-"""A plain TD(0) training loop, and the same loop with its momentum corrected: see what changes.
+"""A plain TD(0) training loop, and the same loop with corrected momentum.
 
 The problem is a random walk over 19 states in a row. Walking off the left end pays -1, off the right end +1, and a
-network learns from single steps what each state is worth. Its target contains its own next value, so that gradients
-averaged into momentum were computed for targets that have moved on since. That is what the correction follows.
+network learns the value of each state from single transitions. Its target contains its own next value, so momentum
+averages gradients of targets that have moved since. The correction accounts for that.
 
     python examples/td_loop.py               # torch.optim.SGD with momentum
     python examples/td_loop.py --corrected   # unstale.CorrectedSGD
@@ -48,7 +48,7 @@ def main(steps: int = 2000, corrected: bool = False, seed: int = 0) -> float:
     generator = torch.Generator().manual_seed(seed)
     model = nn.Sequential(nn.Linear(1, 32), nn.LeakyReLU(), nn.Linear(32, 32), nn.LeakyReLU(), nn.Linear(32, 1)).float()
 
-    # The one changed line. (The same step size: torch's SGD sums gradients where the library averages them.)
+    # The step size is the same: torch's SGD sums gradients, the library averages them.
     if corrected:
         optimizer = unstale.CorrectedSGD(model, lr=0.5, beta=0.9)
     else:

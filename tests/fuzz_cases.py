@@ -120,7 +120,7 @@ class TwoAxes(nn.Module):
 
 
 class Between(nn.Module):
-    """Something between layers that may mix rows; ``knob`` (set at every step) says whether and how much."""
+    """Something between layers that may mix rows; ``knob`` (set at every step) controls whether and how much."""
 
     def __init__(self, kind):
         super().__init__()
@@ -550,7 +550,7 @@ def run_case(seed: int, dtype: torch.dtype) -> str:
 
 def _rounding(net, history, want, dtype, lr, beta, settings):
     """The error of the reference itself if autograd's numbers are in ``dtype``: a normalization of nearly equal numbers
-    makes much of little."""
+    amplifies rounding errors."""
     for module in net.modules():
         if isinstance(getattr(module, "forward", None), _Replaced):
             module.forward = _Replaced(module)

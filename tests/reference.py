@@ -21,7 +21,7 @@ def gradient_of(value, parameters):
 
 
 def per_sample(values, parameters):
-    """[m, n], one backward pass a sample."""
+    """[m, n], one backward pass per sample."""
     if not values.requires_grad:
         return torch.zeros(len(values), sum(p.numel() for p in parameters), dtype=values.dtype)
     return torch.stack([gradient_of(value, parameters) for value in values])
@@ -44,7 +44,7 @@ def half_squared(residual):
 
 
 class Reference:
-    """Trains a model on batches, remembering all of them. ``mask`` says which entries of Z are kept."""
+    """Trains a model on batches, remembering all of them. ``mask`` selects the entries of Z."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Diagnostics against loops over remembered batches, written out with the pieces of the reference."""
+"""Diagnostics against loops over remembered batches, computed with the reference."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Kept:
         return float((self.batch()[1].detach() - self.target).square().mean())
 
     def true(self):
-        """``∇J(θ)`` today."""
+        """``∇J(θ)`` at the current parameters."""
         prediction, target = self.batch()
         _, slope, _ = derivatives(self.loss, (prediction - target).detach())
         return gradient_of((prediction * slope).mean(), self.parameters)
@@ -260,7 +260,7 @@ def test_close():
 
 
 def test_a_monitor_still_watches_after_a_state_was_loaded():
-    """Going back to a checkpoint is a reason to watch closely."""
+    """A monitor keeps working after an older state is loaded."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model)
     monitor, stream = Monitor(optimizer), Stream()

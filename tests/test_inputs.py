@@ -1,4 +1,4 @@
-"""Every bad input gives an error that names the argument and the way out, and leaves nothing behind."""
+"""Every bad input gives an error that names the argument and what to do, and changes no state."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_group_that_was_refused_is_not_there(base):
 
 @every_base
 def test_unknown_keyword(base):
-    """The likely one is a misspelt one: the error names it, and what there is."""
+    """The error suggests the closest known argument."""
     with pytest.raises(TypeError, match=r"unknown argument 'corection'.*correction"):
         OPTIMIZERS[base](nn.Linear(2, 1), corection="none")
 
@@ -233,7 +233,7 @@ BAD_WEIGHTS = {
 @pytest.mark.parametrize("bad", BAD_WEIGHTS)
 @pytest.mark.parametrize("correction", ["none", "dense"])
 def test_bad_weights(correction, bad):
-    """``[m, 1]`` would broadcast to ``[m, m]``, and train on nonsense if nobody looked."""
+    """``[m, 1]`` would broadcast to ``[m, m]`` without an error."""
     weight, message = BAD_WEIGHTS[bad]
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model, correction=correction)
@@ -265,7 +265,7 @@ def test_bad_losses(correction, bad):
 @every_base
 @pytest.mark.parametrize("correction", CORRECTIONS[1:])
 def test_step_before_backward(base, correction):
-    """``loss.backward()`` fills ``.grad``, and says nothing of how it goes stale."""
+    """``loss.backward()`` fills ``.grad`` but gives the correction nothing to work with."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS[base](model, correction=correction)
     before = parameters_of(model)
@@ -313,7 +313,7 @@ def test_tensors_where_a_function_is_needed(base, options):
 @pytest.mark.parametrize("target", ["a detached tensor", "a number", "a frozen network's"])
 @every_base
 def test_a_constant_target_warns_once(base, target):
-    """It is legal, and often a stray ``detach()``. Said once, where the user called, it is enough."""
+    """It is valid, but often an unintended ``detach()``. The warning comes once and points at the user's line."""
     targets = {
         "a detached tensor": lambda m: values(m).detach(),
         "a number": lambda m: 1.0,
@@ -451,7 +451,7 @@ def normed():
 
 @pytest.mark.parametrize("correction", ["diagonal", "blocks", "dense", "window"])
 def test_batch_norm_in_training_mode_is_refused(correction, path):
-    """Per-sample gradients do not exist there. The error says what to do; done, training goes on as if new."""
+    """Per-sample gradients are not defined there. After following the error's advice, training works."""
     model = normed()
     optimizer = OPTIMIZERS["sgd"](model.parameters(), correction=correction)
     fresh = copy.deepcopy(model).eval()

@@ -28,12 +28,12 @@ def linearized(prediction, target, parameters):
 
 
 def irregular_parameters(prediction, target, parameters):
-    """How many parameters take the slow way."""
+    """How many parameters need vector-Jacobian products."""
     return len(linearize(trace_batch(prediction, target), [FlatParams(list(parameters))]).irregular)
 
 
 def check(prediction, target, parameters, kinds=None, irregular=None):
-    """All that a batch can be asked, against matrices made sample by sample."""
+    """Compare every method of a batch with matrices from a loop over samples."""
     parameters = list(parameters)
     batch = linearized(prediction, target, parameters)
     v = per_sample(prediction, parameters)
@@ -62,7 +62,7 @@ def generator(seed=0):
 
 
 def values(model, x):
-    """One number a row, through every output."""
+    """One number per row, through every output."""
     return torch.sin(model(x)).flatten(1).sum(1)
 
 
@@ -91,7 +91,7 @@ def test_convolution(m, channels, kernel, stride, padding, dilation, mode, dims)
     torch.manual_seed(m)
     layer = (nn.Conv1d, nn.Conv2d)[dims - 1]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that even kernels with padding="same" copy
+        warnings.simplefilter("ignore")  # torch warns that even kernels with padding="same" copy
         model = layer(inputs, outputs, kernel, stride, padding, dilation, groups=groups, padding_mode=mode)
         shape = (m, inputs) + (6,) * dims
         check(values(model, torch.randn(shape)), 0.9 * values(model, torch.randn(shape)), model.parameters())
@@ -459,7 +459,7 @@ def test_a_gradient_is_the_sum_of_its_samples(agent, data):
 
 
 def test_mixed_rows_are_found_behind_an_output_layer_that_starts_at_zero():
-    """At first every gradient below is zero and nothing can be told; it must be looked at again later."""
+    """At first every gradient below is zero; later graphs must not reuse what was found then."""
     torch.manual_seed(0)
 
     class Centred(nn.Module):

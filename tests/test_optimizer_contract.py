@@ -89,7 +89,7 @@ def half_squared(residual):
 
 
 def semi_gradient(batch, loss=half_squared, weight=1.0):
-    """The ordinary way: the target held still, the mean loss, autograd."""
+    """The usual loop: a detached target, the mean loss, autograd."""
     prediction, target = batch()
     (weight * loss(prediction - target.detach())).mean().backward()
 
@@ -140,7 +140,7 @@ PAIRS = {
 @pytest.mark.parametrize("ours", ["loss.backward", "optimizer.backward"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_without_correction_it_is_torchs(pair, ours):
-    """What users switch off must leave what they had."""
+    """Without correction the optimizers equal torch's."""
     model, twin = twins(mlp)
     optimizer, theirs = PAIRS[pair][0](model), PAIRS[pair][1](twin.parameters())
     one, two = Stream(), Stream()
@@ -203,7 +203,7 @@ LOSSES = {
     "huber": (("huber",), lambda r: nn.functional.huber_loss(r, torch.zeros_like(r), reduction="none")),
     "a user's": ((log_cosh,), log_cosh),
 }
-WEIGHTS = {"": 1.0, "a number": 3.0, "one a sample": torch.tensor([0.2, 1.0, 0.0, 2.5], dtype=torch.float64)}
+WEIGHTS = {"": 1.0, "a number": 3.0, "one per sample": torch.tensor([0.2, 1.0, 0.0, 2.5], dtype=torch.float64)}
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -232,7 +232,7 @@ def test_grad_is_the_ordinary_one_and_accumulates(correction, path, loss, weight
 @pytest.mark.parametrize("clear", ["to none", "to zeros", "by the model", "by hand"])
 @every_correction
 def test_grad_can_be_cleared_in_every_way(correction, clear):
-    """``.grad`` belongs to the user: whoever clears it, the next step starts from nothing."""
+    """However ``.grad`` is cleared, the next step starts without pending batches."""
     paths = []
     for way in ("to none", clear):
         model, _ = twins(mlp)
@@ -338,7 +338,7 @@ def test_leaves_outside_the_optimizer_get_their_grad(correction, path):
 
 @every_correction
 def test_parameter_hooks_fire(correction, path):
-    """A hook sees the gradient and may change it; the correction then follows what it made of it."""
+    """A hook may change the gradient; the correction then uses the changed gradient."""
     model, twin = twins(mlp)
     optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction)
     plain = unstale.CorrectedSGD(twin, lr=0.1, correction=correction)
@@ -369,7 +369,7 @@ def test_parameter_hooks_fire(correction, path):
 
 
 def forgotten_batches(expected):
-    """Past batches are functions and cannot be saved; loading says so."""
+    """Past batches are functions and cannot be saved; loading warns."""
     return pytest.warns(UserWarning, match="not part of a state") if expected else nullcontext()
 
 
@@ -427,7 +427,7 @@ def test_saved_and_loaded_training_goes_on_bit_for_bit(base, correction, steps):
 
 @every_saved
 def test_loading_rolls_back_an_optimizer_in_use(correction):
-    """What an optimizer had learned since, saved or not, is gone when an older state is loaded into it."""
+    """Loading an older state replaces everything, also what is not saved."""
     model, _ = twins(mlp)
     optimizer, stream = grouped(model, "adam", correction), Stream()
     train(model, optimizer, stream, 5)
@@ -581,7 +581,7 @@ def test_closures(base, correction):
 
 @every_base
 def test_step_hooks(base):
-    """They come around the move, every step; the hooks of all optimizers too."""
+    """Hooks run before and after every step, global ones too."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS[base](model)
     seen = []
@@ -602,7 +602,7 @@ def test_step_hooks(base):
 
 
 class Alone:
-    """The groups of an optimizer, each with an optimizer of its own: every group is corrected by itself."""
+    """The groups of an optimizer, each with an optimizer of its own: every group is corrected separately."""
 
     def __init__(self, *parts):
         self.parts = list(parts)  # module, optimizer
@@ -641,7 +641,7 @@ GROUPS = {
 @pytest.mark.parametrize("options", GROUPS)
 @every_base
 def test_groups_with_options_of_their_own(base, options):
-    """A group in company does what it does alone."""
+    """A group among others behaves as it does alone."""
     model, twin = twins(mlp)
     parts, twin_parts = (model[:2], model[2:]), (twin[:2], twin[2:])
     general = dict(correction="window") if options == "horizon" else {}
@@ -722,8 +722,8 @@ def test_parameters_may_be_given_in_every_way(base, given):
 @pytest.mark.parametrize("groups", ["one group", "three groups"])
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair != "adamw"])
 def test_no_gradient_is_a_gradient_of_zero(pair, groups):
-    """Momentum is a mean over batches, also over those that say nothing of a parameter: it moves on, as torch's would
-    if its ``.grad`` were zeros."""
+    """Momentum is a mean over batches, also those without a gradient for a parameter: it moves as with torch's
+    optimizers if its ``.grad`` were zeros."""
     torch.manual_seed(0)
     model = TwoHeads()
     twin = copy.deepcopy(model)
@@ -752,7 +752,7 @@ def test_no_gradient_is_a_gradient_of_zero(pair, groups):
 @every_correction
 @every_base
 def test_parameters_moved_by_hand(base, correction):
-    """The displacement form follows what the parameters did, whoever moved them."""
+    """The displacement form follows every change of the parameters, also by other code."""
     model, twin = twins(mlp)
     optimizer = OPTIMIZERS[base](model, correction=correction, trust=None, horizon=50)
     reference = reference_for(base, correction, twin.parameters())
@@ -774,7 +774,7 @@ def scaled(batch, factor):
 
 
 def clip_by(way, parameters, bound):
-    """Clip in one of the ways that are about, and return the factor."""
+    """Clip in one of the usual ways, and return the factor."""
     parameters = list(parameters)
     if way == "torch":
         return min(1.0, bound / (float(clip_grad_norm_(parameters, bound)) + 1e-6))
@@ -844,7 +844,7 @@ def test_clipping_with_an_actor_on_the_trunk(correction, first):
         }
         for name in sorted(losses, key=lambda name: name != first):
             losses[name]()
-        # Where the actor's gradient was added after backward(), nothing tells clipping from it: say it explicitly.
+        # Where the actor's gradient was added after backward(), clipping cannot be inferred: do it explicitly.
         bound = 0.2
         clip = optimizer.clip_grad_norm_ if first == "critic" else partial(clip_grad_norm_, model.parameters())
         factor = bound / (clip(bound) + 1e-6)
@@ -962,7 +962,7 @@ def test_a_step_that_the_scaler_skips_has_never_been(base, correction):
 
 @every_correction
 def test_a_scale_that_is_too_large_is_the_scalers_affair(correction):
-    """A scaler finds its scale by overflowing. That is no batch with a loss that is not finite."""
+    """A scaler finds its scale by overflowing, which must not be refused as a non-finite loss."""
     model, twin = (m.float() for m in twins(mlp))
     optimizer, plain = (OPTIMIZERS["sgd"](m, lr=1e-3, correction=correction) for m in (model, twin))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
@@ -1132,7 +1132,7 @@ def test_an_oracle_weighs_batches_as_they_were_weighed():
 
 @every_base
 def test_groups_that_nothing_reaches_or_that_are_frozen(base):
-    """They stay where they are, weight decay or not, and are no reason to fail."""
+    """Frozen parameters do not move, with or without weight decay."""
     model, _ = twins(mlp)
     idle, frozen = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
     frozen.weight.grad = torch.zeros_like(frozen.weight)

@@ -34,7 +34,7 @@ FUNCTIONS = (
 
 
 def other(x):
-    """An input of its own with the values of ``x``, so that the Jacobian of each input can be told apart."""
+    """An input of its own with the values of ``x``, so that each input has its own Jacobian."""
     return x.detach().clone().requires_grad_() * 1
 
 

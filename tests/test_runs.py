@@ -1,4 +1,4 @@
-"""Runs stepped side by side, as leading dimensions, are the same runs stepped alone."""
+"""Runs that are batched as leading dimensions equal the same runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Situations in which numbers could be wrong without a word, each by name.
+"""Situations in which numbers could be silently wrong, each by name.
 
 ``.grad`` is compared with autograd's and the parameters with a literal float64 reference, step by step.
 """
@@ -295,7 +295,7 @@ def test_another_loss_is_not_read_as_clipping(problem, weight):
 
 @pytest.mark.parametrize("weight", [3.0, -3.0])
 def test_another_loss_of_a_single_sample_is_not_read_as_clipping(problem, weight):
-    """With one sample every loss of the prediction has a parallel gradient; the library says so. A loss that turns the
+    """With one sample every loss of the prediction has a parallel gradient; the library warns. A loss that turns the
     gradient around cannot be scaling, and needs no warning."""
     model, s, n = problem
     plain = one_step(model, s, n, lambda _: None, samples=1)

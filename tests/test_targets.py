@@ -25,7 +25,7 @@ def leaf(numbers: list) -> Tensor:
 
 
 def jacobian(target: Tensor, of: Tensor) -> Tensor:
-    """``d target_i / d of_j``, one backward pass a row."""
+    """``d target_i / d of_j``, one backward pass per row."""
     rows = [torch.autograd.grad(y, of, retain_graph=True)[0] for y in target]
     return torch.stack(rows)
 

@@ -69,7 +69,7 @@ def test_calls_that_come_and_go():
 @pytest.mark.parametrize("lengths", [(2, 60, 3, 1), (60, 2, 1, 90)])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_layers_that_change_their_form(lengths, accumulate):
-    """Short sequences are kept as positions, long ones written out; a window and a step may hold both."""
+    """Short sequences are stored as positions, long ones materialized; a window and a step can hold both."""
 
     class Net(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""Momentum for temporal-difference learning that follows its moving targets."""
+"""Optimizers for temporal-difference learning whose momentum is corrected for moving targets."""
 
 from . import corrections, diagnostics, losses, targets
 from ._batch import ConstantTargetWarning

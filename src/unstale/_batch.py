@@ -1,4 +1,4 @@
-"""Reading what users pass to ``backward``, with errors that say what to change."""
+"""Checks and evaluates the arguments of ``backward``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BatchFunction = Callable[[], "tuple[Tensor, Tensor | float]"]
 
 
 class ConstantTargetWarning(UserWarning):
-    """A target without a graph: legal (regression, a frozen network), but often a stray ``detach()``."""
+    """The target has no graph: valid (regression, a frozen network), but often an unintended ``detach()``."""
 
 
 class EvaluatedBatch(NamedTuple):
@@ -41,7 +41,7 @@ class BackwardCall(NamedTuple):
     weight: Tensor | float
 
     def evaluate_again(self) -> EvaluatedBatch:
-        """The batch at today's parameters."""
+        """The batch at the current parameters."""
         assert self.function is not None
         with torch.enable_grad():
             return self.evaluate(*self.function())

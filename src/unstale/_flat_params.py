@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Up to this many entries of a gradient are looked at to see whether it was scaled.
+# At most this many entries of a gradient are compared to infer whether it was scaled.
 MAX_SAMPLE = 1 << 16
 
 
@@ -17,8 +17,7 @@ class FlatParams:
 
     Args:
         parameters: the parameters of a group.
-        vectors_first: put vectors (biases, norms) before matrices, so that gradients which are materialized lie side
-            by side.
+        vectors_first: put vectors (biases, norms) before matrices, so that materialized gradients are adjacent.
     """
 
     def __init__(self, parameters: Sequence[Tensor], vectors_first: bool = False) -> None:
@@ -49,7 +48,7 @@ class FlatParams:
         return self.flat(self.parameters, out)
 
     def gradient(self, out: Tensor | None = None) -> Tensor:
-        """What is in ``.grad``, ``[n]``; zero for a parameter without one."""
+        """``.grad`` of all parameters, ``[n]``; zero for a parameter without one."""
         return self.flat((torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters), out)
 
     def gradient_sample(self) -> Tensor:

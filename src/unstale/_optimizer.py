@@ -1,8 +1,8 @@
 """The base of all optimizers: from ``backward`` to ``step``.
 
-``backward`` linearizes the batch at the current parameters and fills ``.grad`` as ``loss.backward()`` would. ``step``
-reads ``.grad`` (whatever was done to it meanwhile), asks the correction how stale momentum has become, and moves the
-parameters. How far they moved is measured, never assumed: from one linearization to the next.
+``backward`` linearizes the batch at the current parameters and fills ``.grad`` as ``loss.backward()`` does. ``step``
+reads ``.grad``, gets the stale part of the momentum from the correction, and moves the parameters. Displacements are
+measured from one linearization to the next, so that the correction is valid for any step rule.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATE_FORMAT = 2
 
 
 class CorrectedOptimizer(Optimizer):
-    """Corrected momentum. Subclasses say what it is divided by."""
+    """Corrected momentum. Subclasses define the denominator."""
 
     # Whether the denominator is made from per-sample gradients.
     _needs_samples = False
@@ -65,7 +65,7 @@ class CorrectedOptimizer(Optimizer):
         self._warned: set[str] = set()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its ``params`` may be a module, and any option its own. Each group is corrected by itself."""
+        """Add a group. Its ``params`` can be a module. Each group is corrected separately, with its own options."""
         if isinstance(param_group["params"], nn.Module):
             param_group = {**param_group, "params": parameters_of(param_group["params"])}
         _options.check({**self.defaults, **param_group})
@@ -90,11 +90,10 @@ class CorrectedOptimizer(Optimizer):
         Args:
             prediction: the network's values for a batch, shape ``[m]``; or the batch as a function that computes
                 prediction and target afresh, which ``correction="oracle"`` and ``refresh`` need.
-            target: what they are pulled towards, shape ``[m]``, *not* detached: the correction needs to know how it
-                drifts.
+            target: TD target, shape ``[m]``, *not* detached: the correction needs its gradient.
             loss: elementwise loss of the residual, ``½ δ²`` by default: a name, a function of
                 :mod:`unstale.losses`, or any twice-differentiable function of a tensor of residuals.
-            weight: multiplies the loss of each sample (importance weights), or of all (a loss scale).
+            weight: factor of the loss, one per sample (importance weights, ``[m]``) or a number (a loss scale).
 
         Returns:
             The mean loss, detached.
@@ -212,7 +211,7 @@ class CorrectedOptimizer(Optimizer):
 
         For a gradient that was scaled by other means (a clipping function, mixed precision's unscaling) the factor is
         inferred where it is certain: if all entries of a group's ``.grad`` changed by one factor, and the batch has
-        several samples. This method says it explicitly.
+        several samples. This method makes it explicit.
         """
         for settings in self.param_groups:
             for parameter in settings["params"]:
@@ -351,7 +350,7 @@ class CorrectedOptimizer(Optimizer):
         """Load a state of the same kind of optimizer over the same parameters.
 
         Past batches of ``correction="oracle"`` and ``refresh`` are functions and cannot be saved: what they left in the
-        momentum stays, uncorrected, and a warning says so.
+        momentum stays, uncorrected, with a warning.
         """
         self._check_header(state_dict.get("unstale"))
         super().load_state_dict(state_dict)

@@ -1,4 +1,4 @@
-"""What every corrected optimizer can be told, once, with its checks."""
+"""Options of all corrected optimizers, with their defaults, docs and checks."""
 
 from __future__ import annotations
 
@@ -36,27 +36,28 @@ DEFAULTS: dict[str, Any] = dict(
 )
 
 DOC = """
-        correction: how past gradients are kept fresh. ``"none"``: not at all. ``"diagonal"``: by the diagonal of the
-            Taylor term. ``"blocks"``: by blocks of it, one a parameter tensor or ``block_size`` wide. ``"dense"``: by
-            all of it, n×n. ``"window"``: by all of it, from the samples of the last ``horizon`` steps, for networks
-            of any size. ``"oracle"``: by evaluating past batches again (``backward`` then takes the batch as a
-            function). ``"auto"``: ``"dense"`` or ``"window"``, whichever does less work
+        correction: how past gradients are corrected. ``"none"``: not at all. ``"diagonal"``: with the diagonal of the
+            Taylor term. ``"blocks"``: with blocks of it, one per parameter tensor or ``block_size`` wide. ``"dense"``:
+            with all of it, n×n. ``"window"``: with all of it, from the samples of the last ``horizon`` steps, for
+            networks of any size. ``"oracle"``: past batches are evaluated again (``backward`` then takes the batch as
+            a function). ``"auto"``: ``"dense"`` or ``"window"``, whichever does less work
             (:func:`unstale.corrections.cheaper_full_correction`).
-        trust: the correction never exceeds ``trust`` times the momentum in norm, ``κ``; ``None`` takes it as it is.
-        horizon: how many batches a window or oracle remembers, the newest included. Default: until ``β^h < 1e-3``.
-            :func:`unstale.paper_horizon` gives the paper's ``2/(1-β)``.
+        trust: bound ``κ`` on the norm of the correction, relative to that of the momentum; ``None`` for no bound.
+        horizon: number of batches in a window or oracle, including the newest; fixed at the first step. Default: the
+            first with ``β^h < 1e-3``. :func:`unstale.paper_horizon` gives the paper's ``2/(1-β)``.
         weight_decay: decoupled weight decay, ``θ ← (1 - lr · weight_decay) θ``.
-        block_size: width of the blocks of ``"blocks"``. Default: one block a parameter tensor.
-        refresh: ages (in steps) at which the window linearises a remembered batch again, such as ``(1, 2, 4, 8)``.
-        recursion: ``"displacement"`` follows what the parameters really did. ``"literal"`` is the paper's
-            ``α μ̂``, right for plain SGD at a constant rate only; for comparison.
+        block_size: width of the blocks of ``"blocks"``. Default: one block per parameter tensor.
+        refresh: ages (in steps) at which the window linearizes a remembered batch again, such as ``(1, 2, 4, 8)``.
+        recursion: ``"displacement"`` uses the measured displacement of the parameters. ``"literal"`` uses the paper's
+            ``α μ̂``, which is correct for plain SGD at a constant learning rate only; for comparison.
         second_order: keep second derivatives in the Taylor term (small models; not with ``"window"``).
-        on_nonfinite: ``"raise"`` an error at a batch whose loss is not finite, or ``"skip"`` its step and count it.
+        on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of predictions or targets, or an entry of
+            ``.grad`` is not finite; or ``"skip"`` the step and count it.
 """
 
 
 def check(group: dict[str, Any]) -> None:
-    """Refuse a parameter group that makes no sense, naming the argument and the way out."""
+    """Raise ValueError for an invalid option of a parameter group."""
     for name, value in _betas(group):
         if not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, 0.9 is usual.")
@@ -83,7 +84,7 @@ def check(group: dict[str, Any]) -> None:
 
 
 def refuse_unknown(given: Iterable[str], own: Iterable[str], owner: str) -> None:
-    """Refuse keyword arguments that ``owner`` does not know, with the likely one."""
+    """Raise TypeError for an unknown keyword argument of ``owner``, with a suggestion."""
     known = [*own, *DEFAULTS]
     for name in sorted(set(given) - DEFAULTS.keys()):
         close = ["beta"] if name == "momentum" else difflib.get_close_matches(name, known, n=1)

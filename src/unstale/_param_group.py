@@ -23,7 +23,7 @@ class GroupState(TypedDict, total=False):
     step: Tensor  # float64, on the CPU: 0.999^t must not be rounded
     mu: Tensor
     square: Tensor  # the running mean in Adam's and RMSprop's denominators
-    correction: str  # what "auto" came to
+    correction: str  # what "auto" selected
     horizon: int  # length of a window or oracle, fixed at the first step
     memory: corrections.Memory  # what the correction remembers
     anchor: Tensor  # the parameters at the last linearization
@@ -34,7 +34,7 @@ class GroupState(TypedDict, total=False):
 
 
 class ParamGroup:
-    """What exists beside the settings of a group from ``backward`` to ``step``. Nothing here is saved."""
+    """The transient state of a group from ``backward`` to ``step``. Nothing here is saved."""
 
     def __init__(self, settings: dict[str, Any], optimizer_needs_samples: bool) -> None:
         self.settings = settings
@@ -70,7 +70,7 @@ class ParamGroup:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has the batch that its step needs. A group that was added after ``backward`` has not."""
+        """Whether it has the batch that its step needs; False for a group that was added after ``backward``."""
         return bool(self._pending) or not self.needs_batch
 
     # --------------------------------------------------------------------------------------------------- backward
@@ -128,12 +128,12 @@ class ParamGroup:
     # ------------------------------------------------------------------------------------------------------- step
 
     def gradient(self) -> Tensor:
-        """What is in ``.grad``, ``[n]``. Valid until the next call."""
+        """``.grad`` of all parameters, ``[n]``. Valid until the next call."""
         self._gradient_buffer = self.params.gradient(out=self._gradient_buffer)
         return self._gradient_buffer
 
     def record_scaling(self, factor: Tensor | float) -> None:
-        """Take note that ``.grad`` was multiplied by ``factor``."""
+        """Record that ``.grad`` was multiplied by ``factor``."""
         if self._pending:
             self._known_scale = self._known_scale * factor
             self._left = self.params.gradient_sample()
@@ -225,7 +225,7 @@ def common_factor(before: Tensor, now: Tensor, precision: torch.finfo, tolerance
     expected = one * factor
     sizes = expected.abs() if tolerance <= 8 else expected.abs().max()
     close = (other - expected).abs() <= tolerance * precision.eps * sizes + precision.tiny
-    # Entries near the smallest number, where rounding is coarse, say nothing; a single entry fits any factor.
+    # Entries near the smallest normal number are ignored, because rounding is coarse there; one entry fits any factor.
     telling = expected.abs() > 1000 * precision.tiny
     return factor if bool(close.all()) and int(telling.sum()) >= 2 else None
 

@@ -1,7 +1,7 @@
-"""Is momentum stale here, and does the correction help? Numbers from a running optimizer.
+"""Measurements of staleness, and of the accuracy of the correction, from a running optimizer.
 
-:func:`read` costs nothing: it reports what the last steps left behind. A :class:`Monitor` also remembers recent
-batches and evaluates them again when asked, which costs one forward and backward pass for each.
+:func:`read` costs nothing: it reads the optimizer's state. A :class:`Monitor` remembers recent batches and evaluates
+them again in :meth:`Monitor.read`, which costs one forward and backward pass per batch.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class GroupReading(NamedTuple):
     """One parameter group, as its last step left it."""
 
     staleness: float  # ‖η‖ / ‖μ‖: the correction's size against the momentum's
-    bounded_share: float  # the share of steps on which the trust bound acted
+    bounded_share: float  # the share of steps on which the trust bound was active
     steps: int
-    correction: str  # what "auto" came to
+    correction: str  # what "auto" selected
 
 
 class Drift(NamedTuple):
-    """What became of recent batches since they were used."""
+    """Changes of recent batches since they were used."""
 
     drift: float  # mean squared change of their targets
     weighted_drift: float  # the same, each batch weighed as momentum weighs it, by β^age
-    agreement: float  # mean cosine of their corrected gradients with their true gradients today
+    agreement: float  # mean cosine of their corrected gradients with their gradients at the current parameters
     stale_agreement: float  # the same for their gradients as they were, uncorrected
     batches: int
 
 
 def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
-    """The staleness of every parameter group, and how often the trust bound acted on it.
+    """The staleness of every parameter group, and the share of steps on which the trust bound was active.
 
     >>> import torch, unstale
     >>> model = torch.nn.Linear(2, 1)
@@ -70,7 +70,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
 
 
 def skipped_steps(optimizer: CorrectedOptimizer) -> int:
-    """How many steps were left out because a loss was not finite (``on_nonfinite="skip"``)."""
+    """The number of steps that were skipped because of non-finite numbers (``on_nonfinite="skip"``)."""
     return int(optimizer.state_of("shared").get("skipped", 0))
 
 
@@ -85,7 +85,7 @@ class _Remembered(NamedTuple):
 class Monitor:
     """Remembers every ``every``-th batch of the last ``horizon`` steps (the paper's ``2/(1-β)`` by default).
 
-    The optimizer must be given its batches as functions, so that they can be evaluated again::
+    Pass batches to ``backward`` as functions, so that they can be evaluated again::
 
         monitor = unstale.diagnostics.Monitor(optimizer)
         optimizer.backward(lambda: (model(s), r + gamma * model(s_next)))
@@ -126,7 +126,7 @@ class Monitor:
 
     @torch.no_grad()
     def read(self) -> Drift:
-        """Evaluate the remembered batches at today's parameters."""
+        """Evaluate the remembered batches at the current parameters."""
         if not self._remembered:
             raise RuntimeError(
                 "nothing was remembered yet: give optimizer.backward() the batch as a function that returns "

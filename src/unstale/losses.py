@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Derivatives(NamedTuple):
-    """A loss and its first two derivatives, one number a sample."""
+    """A loss and its first two derivatives, one number per sample."""
 
     value: Tensor
     slope: Tensor
@@ -35,7 +35,7 @@ def squared(residual: Tensor) -> Derivatives:
 
 
 def huber(residual: Tensor, delta: float = 1.0) -> Derivatives:
-    """Quadratic within ``±delta`` and linear beyond, where a sample's slope no longer goes stale."""
+    """Quadratic within ``±delta`` and linear beyond, where the slope is constant and does not become stale."""
     inside = residual.abs() <= delta
     value = torch.where(inside, residual.square() / 2, delta * (residual.abs() - delta / 2))
     return Derivatives(value, residual.clamp(-delta, delta), inside.to(residual.dtype))
@@ -84,7 +84,7 @@ def evaluate(loss: Loss | str, residual: Tensor) -> Derivatives:
 def _differentiate(residual: Tensor, value: Tensor) -> Derivatives:
     """The derivatives of a user's own loss, by autograd on the residuals alone (never on the network)."""
     if not isinstance(value, Tensor):
-        raise ValueError(f"loss must return a tensor, one number a residual, but returned {type(value).__name__}.")
+        raise ValueError(f"loss must return a tensor, one number per residual, but returned {type(value).__name__}.")
     if value.shape != residual.shape:
         raise ValueError(
             f"loss must be elementwise: it maps residuals of shape {tuple(residual.shape)} to "

@@ -19,8 +19,8 @@ class CorrectedSGD(CorrectedOptimizer):
     Args:
         params: parameters, parameter groups, or a module.
         lr: learning rate ``α``.
-        beta: how much momentum remembers, ``β``. The mean is damped, ``μ ← β μ + (1-β) g``, so ``lr`` means the
-            same at every ``β``; ``torch.optim.SGD(lr=a, momentum=β)`` is ``lr = a / (1-β)`` here.
+        beta: decay of the momentum, ``β``. Momentum is damped, ``μ ← β μ + (1-β) g``, so the step size does not
+            depend on ``β``; ``torch.optim.SGD(lr=a, momentum=β)`` is ``lr = a / (1-β)`` here.
         {options}
 
     >>> import torch, unstale
@@ -49,7 +49,7 @@ class CorrectedAdam(CorrectedOptimizer):
     Args:
         params: parameters, parameter groups, or a module.
         lr: learning rate ``α``.
-        betas: how much the means of the gradient and of its square remember, ``β₁`` and ``β₂``.
+        betas: decay of the running means of the gradient and of its square, ``β₁`` and ``β₂``.
         eps: added to the denominator, ``ε``.
         {options}
     """
@@ -72,9 +72,9 @@ class CorrectedAdam(CorrectedOptimizer):
 
 class CorrectedTDprop(CorrectedAdam):
     """Adam with corrected momentum and TDprop's denominator: ``ν`` is a mean of ``mean_k (u_k ∘ v_k)²``, the squared
-    diagonal of each sample's Taylor term (Romoff et al. 2020), which knows of the bootstrap where ``g²`` does not.
+    diagonal of each sample's Taylor term (Romoff et al. 2020), which includes the bootstrap, unlike ``g²``.
 
-    Takes what :class:`CorrectedAdam` takes.
+    The arguments are those of :class:`CorrectedAdam`.
     """
 
     _needs_samples = True
@@ -88,14 +88,14 @@ class CorrectedTDprop(CorrectedAdam):
 class CorrectedRMSprop(CorrectedOptimizer):
     """RMSprop with corrected momentum: ``θ ← θ − lr μ̂ / (√ν + ε)``, ``ν`` a mean of ``g²``.
 
-    The mean of the gradient is divided, as in Adam, not the gradient averaged: with ``beta=0`` it is
+    As in Adam, the running mean of the gradient is divided by the root. With ``beta=0`` it equals
     ``torch.optim.RMSprop``.
 
     Args:
         params: parameters, parameter groups, or a module.
         lr: learning rate.
-        beta: how much momentum remembers, ``β``.
-        alpha: how much the mean of the squared gradient remembers.
+        beta: decay of the momentum, ``β``.
+        alpha: decay of the running mean of the squared gradient.
         eps: added to the denominator, ``ε``.
         {options}
     """

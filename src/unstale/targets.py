@@ -1,11 +1,11 @@
 """Targets of temporal-difference learning, from tensors.
 
-Every target is *live*: nothing is detached, so that the optimizer can see how it drifts through the values that it
-bootstraps from. A value that is meant to stand still (a frozen target network's) is handed in without a graph.
+Nothing is detached, so that the correction can use the gradients of the target. Pass a value that should be constant
+(that of a frozen target network) without a graph.
 
-``terminated`` and ``truncated`` are kept apart, as in Gymnasium. A terminated episode has no future, so its last step
-does not bootstrap. A truncated one merely went unwatched from there on, so its last step does. Where a step is both,
-it is terminated. Both may be of bools, or of zeros and ones.
+``terminated`` and ``truncated`` are kept apart, as in Gymnasium. The last step of a terminated episode does not
+bootstrap; that of a truncated episode does. A step that is both counts as terminated. Both can be bool tensors, or
+tensors of zeros and ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def td(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float) -> 
     """The one-step target, ``y = r + γ (1 - terminated) V(s')``.
 
     Args:
-        reward: ``r``, shape ``[m]``, one number a transition.
+        reward: ``r``, shape ``[m]``, one number per transition.
         next_value: ``V(s')``, shape ``[m]``, where ``s'`` is the state that the step led to.
         terminated: whether the episode terminated there, shape ``[m]``. Not whether it was truncated.
         gamma: the discount ``γ``.
@@ -39,8 +39,8 @@ def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tenso
     Args:
         reward: ``r``, shape ``[m]``.
         next_q: ``Q(s', ·)``, shape ``[m, actions]``.
-        next_action: ``a'``, the action taken in ``s'``, whole numbers of shape ``[m]``. Any action will do where the
-            episode terminated.
+        next_action: ``a'``, the action taken in ``s'``, whole numbers of shape ``[m]``. Any action is valid where
+            the episode terminated.
         terminated: whether the episode terminated at ``s'``, shape ``[m]``.
         gamma: the discount ``γ``.
 
@@ -214,7 +214,7 @@ def _advice(first: str, reward: Tensor, name: str, tensor: Tensor) -> str:
     for this, shape, other in ((name, tensor.shape, reward.shape), (first, reward.shape, tensor.shape)):
         if shape == (*other, 1):
             return f" Use {this}.squeeze(-1)."
-    return " Give one number a transition in each."
+    return " Pass one number per transition in each."
 
 
 def _check_actions(reward: Tensor, **tables: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How past gradients are kept fresh: one correction per file, one small interface (:mod:`.base`)."""
+"""Corrections of past gradients: one correction per file, one interface (:mod:`.base`)."""
 
 from .base import Correction, Memory, Replay
 from .blocks import Blocks, dense

@@ -1,10 +1,9 @@
 """The interface of a correction.
 
 A correction owns no tensors. What it remembers lives in a ``memory`` of plain containers that the caller keeps, saves
-and loads. :meth:`Correction.update` is told how far the parameters have moved since the last batch, takes in the new
-batch, and returns::
+and loads. :meth:`Correction.update` takes the displacement since the last batch, and the new batch, and returns::
 
-    η_t = (1-β) Σ_{i≤t} β^{t-i} (gradient of batch i when it came − its gradient at today's parameters)
+    η_t = (1-β) Σ_{i≤t} β^{t-i} (gradient of batch i when it came − its gradient at the current parameters)
 
 so that ``μ̂ = μ − η``. Every tensor may have leading dimensions: a batch of runs.
 """
@@ -22,7 +21,7 @@ Replay = Callable[[], Any]
 
 
 class Correction(ABC):
-    """How past gradients are kept fresh."""
+    """A correction of past gradients."""
 
     needs_per_sample_gradients: ClassVar[bool] = True
     needs_displacement: ClassVar[bool] = True
@@ -32,7 +31,7 @@ class Correction(ABC):
     def update(
         self, memory: Memory, batch: Any, displacement: Tensor, beta: float | Tensor, replay: Replay | None = None
     ) -> Tensor:
-        """Move what is remembered by ``displacement``, take in ``batch``, and return ``η``.
+        """Apply ``displacement`` to the memory, add ``batch`` to it, and return ``η``.
 
         Args:
             memory: what earlier calls left; empty at the first.

@@ -1,4 +1,4 @@
-"""The diagonal of the Taylor term: 3n numbers. It ignores how a parameter changes the residuals of others."""
+"""The diagonal of the Taylor term: 3n numbers. It ignores interactions between parameters."""
 
 from __future__ import annotations
 

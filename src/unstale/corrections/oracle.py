@@ -1,4 +1,4 @@
-"""The reference: past batches evaluated again at today's parameters. No Taylor expansion, no n×n matrix, slow."""
+"""The reference: past batches evaluated again at the current parameters. No Taylor expansion, no n×n matrix, slow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Correction, Memory
 class Oracle(Correction):
     """``μ* = (1-β) Σ β^{t-i} ∇J_i(θ)`` over the last ``horizon`` batches, the newest included.
 
-    ``η`` is what is left of the batches' own running mean, so gradients of other losses stay in μ.
+    ``η`` is the running mean of the batches' own gradients minus ``μ*``, so gradients of other losses stay in μ.
     """
 
     needs_per_sample_gradients = False

@@ -25,9 +25,9 @@ from .base import Correction, Memory
 class Window(Correction):
     """Remembers ``horizon`` batches, the newest included.
 
-    ``refresh`` names ages (1, 2, 4, …) at which a remembered batch is linearised again where the parameters are now,
-    so that nothing was linearised longer ago than half its age. The caller then passes ``replay``, a function that
-    linearises the new batch again when called later.
+    ``refresh`` names ages (1, 2, 4, …) at which a remembered batch is linearized again at the current parameters,
+    so that no linearization is older than half the age of its batch. The caller then passes ``replay``, a function that
+    linearizes the new batch again when called later.
     """
 
     def __init__(self, horizon: int, refresh: Sequence[int] = ()) -> None:
@@ -105,10 +105,10 @@ class Window(Correction):
         memory["shift"].index_fill_(-1, slot, 0.0)
 
     def _refresh(self, memory: Memory, replay: Callable | None, number: Tensor, fresh: Any, beta: Any) -> None:
-        """Linearise the batches of chosen ages again.
+        """Linearize the batches of the given ages again.
 
         ``base`` keeps what that changes: μ holds the gradient that a batch had when it came, while its shifts now
-        count from where it was linearised last.
+        count from where it was linearized last.
         """
         past = [(again, factor * per_run(beta, memory["slope"])) for again, factor in self._past[: self.horizon - 1]]
         self._past = [(replay, fresh), *past]

@@ -19,7 +19,7 @@ Edge = tuple[Node, int]  # a node and the number of one of its outputs: one tens
 
 
 class Unavailable(Exception):
-    """This version of torch does not tell what was asked."""
+    """This version of torch does not provide the attribute."""
 
 
 def root_edge(tensor: Tensor) -> Edge | None:

@@ -2,7 +2,7 @@
 
 Parameters of layers whose rows belong to one sample each get factored gradients from one backward pass. All others
 (shared rows, operations without a rule, parameters used outside of layers) get theirs from batched vector-Jacobian
-products. Which is which follows from the graph of this very batch; nothing is remembered between batches.
+products. The decision depends on the graph of this batch only; nothing is cached between batches.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ def linearize(
 
 
 def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samples: int) -> None:
-    """Say which parameters take the slow way, why, and what it costs."""
+    """Warn about parameters that need vector-Jacobian products, with the reasons and the cost."""
     named = [(tuple(p.shape), irregular[id(p)]) for group in groups for p in group.parameters if id(p) in irregular]
     shapes = ", ".join(str(list(size)) for size, _ in named[:4]) + (", …" if len(named) > 4 else "")
     reasons = ", ".join(sorted({why for _, why in named}))
     warnings.warn(
         f"per-sample gradients of {len(named)} parameter tensor(s) of shape {shapes} come from batched vector-Jacobian "
-        f"products, because samples cannot be told apart by rows there ({reasons}). The result is exact, but every "
+        f"products, because the rows of samples cannot be separated there ({reasons}). The result is exact, but every "
         f"batch costs about as much as {samples} backward passes, one per sample.",
         SlowGradientsWarning,
         stacklevel=user_stacklevel(),
@@ -371,7 +371,7 @@ def _full(gradients: RowGradients) -> Tensor:
 
 
 def _factored(parameter: Tensor, span: slice, given: _Given, group: FlatParams, samples: int) -> SampleGradients:
-    """The calls of a layer side by side: positions of the prediction first, then those of the target."""
+    """The calls of a layer, concatenated: positions of the prediction first, then those of the target."""
     both = given.prediction + given.target
     if not both:  # not in this graph
         outputs = parameter.shape[0] if parameter.ndim else 1
@@ -391,6 +391,6 @@ def _joined(parts: list[Tensor], group: FlatParams) -> Tensor:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    # A sum is not finite if a part is not. That of half-precision numbers is float32, or it might overflow by itself.
+    # A sum is not finite if a part is not. Half-precision numbers are summed in float32, or they might overflow.
     sums = [x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
     return all(map(math.isfinite, sums))

@@ -1,4 +1,4 @@
-"""Which sample every row of every layer call serves, found anew from each graph.
+"""Which sample every row of every layer call serves, derived from each graph.
 
 :func:`trace` walks the graph from a prediction or target ``[m]`` down to the parameters, once, and hands the owners of
 rows from every operation to its inputs (:mod:`.row_rules`). It ends with
@@ -6,9 +6,9 @@ rows from every operation to its inputs (:mod:`.row_rules`). It ends with
 - layer calls (:mod:`.layer_rules`) whose rows belong to one sample each: these have factored per-sample gradients;
 - parameters that were reached in any other way: these need batched vector-Jacobian products.
 
-Where rows serve several samples (the values behind λ-returns, a bootstrap shared by a trajectory), the walk starts
-afresh: every element of that tensor becomes a *unit* that owns rows, and how much each sample takes of each unit is an
-exact Jacobian of the small graph above it.
+Where rows serve several samples (the values behind λ-returns, a bootstrap shared by a trajectory), the walk
+restarts: every element of that tensor becomes a *unit* that owns rows, and how much each sample takes of each unit is
+an exact Jacobian of the small graph above it.
 """
 
 from __future__ import annotations

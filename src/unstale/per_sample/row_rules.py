@@ -1,6 +1,6 @@
 """How the rows of an operation's output depend on the rows of its inputs, one rule per operation.
 
-An *owner* says which sample each part of a tensor serves: an int64 tensor on the CPU whose shape is a prefix of the
+An *owner* maps each part of a tensor to the sample that it serves: an int64 tensor on the CPU whose shape is a prefix of the
 tensor's. Entry ``k`` means that this part influences sample ``k`` at most; -1 means none. So the owner of a prediction
 ``[m]`` is ``arange(m)``, and that of a layer's output ``[m, h]`` behind it usually the same ``arange(m)``.
 
@@ -189,7 +189,7 @@ def reduction(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 
 
 def whole_reduction(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
-    """A sum, mean, … of all elements: they serve whom the result serves."""
+    """A sum, mean, … of all elements, which serve the same sample as the result."""
     return [owner.reshape(())]
 
 
@@ -330,13 +330,13 @@ def index(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 
 
 def _is_contiguous(indices: Sequence[Tensor | None]) -> bool:
-    """Whether indices stand side by side. Otherwise torch moves their dimensions to the front."""
+    """Whether the indices are adjacent. Otherwise torch moves their dimensions to the front."""
     places = [place for place, index in enumerate(indices) if index is not None]
     return places == list(range(places[0], places[-1] + 1))
 
 
 def index_put(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
-    """``x[i, j, …] = values``: the values serve whom the places serve that they are written to."""
+    """``x[i, j, …] = values``: each value serves the sample of the place that it is written to."""
     out_shape = shape((node, 0))
     values: Owner | None = None
     if len(edges) > 1 and edges[1][0] is not None:
