@@ -3,6 +3,7 @@
 from . import corrections, diagnostics, losses, targets
 from ._batch import ConstantTargetWarning
 from ._compat import observe, unobserve
+from ._param_group import AmbiguousScalingWarning
 from .corrections import paper_horizon
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
 from .per_sample.linearize import SlowGradientsWarning
@@ -10,6 +11,7 @@ from .per_sample.linearize import SlowGradientsWarning
 __version__ = "0.1.0"
 
 __all__ = [
+    "AmbiguousScalingWarning",
     "ConstantTargetWarning",
     "CorrectedAdam",
     "CorrectedRMSprop",

@@ -50,6 +50,8 @@ class BackwardCall(NamedTuple):
         """Loss, slopes and curvatures of a batch."""
         prediction, target = check_batch(prediction, target)
         value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - target.detach())
+        if value.dtype.itemsize < 4:
+            value = value.float()  # the sum of a batch may exceed float16
         total = value.sum()
         live = target if target.requires_grad else None
         if isinstance(self.weight, Tensor):
@@ -85,8 +87,11 @@ def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tens
         raise TypeError(f"prediction must be a tensor, not {type(prediction).__name__}.")
     if not isinstance(target, Tensor | int | float):
         raise TypeError(f"target must be a tensor or a number, not {type(target).__name__}.")
-    if not isinstance(target, Tensor) or target.dtype != prediction.dtype or target.device != prediction.device:
-        target = torch.as_tensor(target, dtype=prediction.dtype, device=prediction.device)
+    # A target of another precision keeps it, as in prediction - target: under autocast it is often the better one.
+    if not isinstance(target, Tensor) or not target.is_floating_point():
+        target = torch.as_tensor(target, dtype=prediction.dtype)
+    if target.device != prediction.device:
+        target = target.to(prediction.device)
     if target.ndim == 0:
         target = target.expand(prediction.shape)
     for name, tensor in (("prediction", prediction), ("target", target)):

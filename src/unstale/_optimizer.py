@@ -130,7 +130,13 @@ class CorrectedOptimizer(Optimizer):
         sampled = [group for group in groups if group.needs_samples]
         traced = self._trace(batch, sampled)
         before = [group.gradient_before_hooks() for group in groups]
+        hidden = self._versions_of_hidden(traced) if sampled else {}
         outputs = fill_grad(traced, batch.slope)
+        if hidden and hidden != self._versions_of_hidden(traced):
+            raise RuntimeError(
+                "a parameter received a gradient although the graph does not show that the prediction depends on it, so "
+                "it cannot be corrected. Reentrant checkpointing does this: use checkpoint(..., use_reentrant=False)."
+            )
         found = self._linearize(traced, sampled, outputs)
         if not found.is_finite:
             self._refuse("a gradient of this batch's predictions or targets is not finite")
@@ -155,7 +161,8 @@ class CorrectedOptimizer(Optimizer):
         if not any(id(p) in traced.reached for group in self._groups for p in group.params.parameters):
             raise ValueError(
                 "prediction depends on none of this optimizer's parameters: it comes from another network, or from "
-                "a copy. Make the optimizer from the model that predicts."
+                "a copy (make the optimizer from the model that predicts), or reentrant checkpointing hides them (use "
+                "checkpoint(..., use_reentrant=False))."
             )
         return traced
 
@@ -181,8 +188,8 @@ class CorrectedOptimizer(Optimizer):
         return self._groups
 
     def _check_call(self, call: BackwardCall, batch: EvaluatedBatch, groups: list[ParamGroup]) -> None:
-        if self._calls and all(p.grad is None for group in groups for p in group.params.parameters):
-            self._forget_batches()  # gradients were cleared, but not by our zero_grad
+        if self._calls and all(group.was_cleared for group in groups):
+            self._forget_batches()  # not by our zero_grad
         if self._calls and len(batch.prediction) != self._samples:
             raise ValueError(
                 f"backward() got a batch of {len(batch.prediction)} after one of {self._samples} in the same step. "

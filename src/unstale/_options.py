@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
+from torch import Tensor
+
 from . import corrections
 
 
@@ -59,21 +61,22 @@ DOC = """
 def check(group: dict[str, Any]) -> None:
     """Raise ValueError for an invalid option of a parameter group."""
     for name, value in _betas(group):
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, 0.9 is usual.")
+        usual = 0.999 if name == "betas[1]" else 0.9
+        if not _is_number(value) or not 0 <= value < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, {usual} is usual.")
     for name in ("lr", "eps", "weight_decay"):
-        if name in group and not group[name] >= 0:
-            raise ValueError(f"{name} must not be negative, got {group[name]}.")
+        if name in group and (not _is_number(group[name]) or not group[name] >= 0):
+            raise ValueError(f"{name} must be a number that is not negative, got {group[name]}.")
     _one_of("correction", group, corrections.NAMES)
     _one_of("recursion", group, ("displacement", "literal"))
     _one_of("on_nonfinite", group, ("raise", "skip"))
-    if group["trust"] is not None and not group["trust"] > 0:
+    if group["trust"] is not None and (not _is_number(group["trust"]) or not group["trust"] > 0):
         raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']}.")
     for name in ("horizon", "block_size"):
         if group[name] is not None and not _is_count(group[name]):
             raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]}.")
     if not isinstance(group["refresh"], Iterable) or not all(_is_count(age) for age in group["refresh"]):
-        raise ValueError(f"refresh must list ages in steps of at least 1, got {group['refresh']}.")
+        raise ValueError(f"refresh must list ages in steps of at least 1, such as (1, 2, 4), got {group['refresh']}.")
     if group["refresh"] and group["correction"] not in ("window", "auto"):
         raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
     if group["second_order"] and group["correction"] in ("window", "oracle", "none"):
@@ -87,7 +90,8 @@ def refuse_unknown(given: Iterable[str], own: Iterable[str], owner: str) -> None
     """Raise TypeError for an unknown keyword argument of ``owner``, with a suggestion."""
     known = [*own, *DEFAULTS]
     for name in sorted(set(given) - DEFAULTS.keys()):
-        close = ["beta"] if name == "momentum" else difflib.get_close_matches(name, known, n=1)
+        meant = "beta" if "beta" in own else "betas"
+        close = [meant] if name in ("momentum", "beta") else difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}."
         raise TypeError(f"{owner} got an unknown argument {name!r}; {hint}")
 
@@ -99,6 +103,10 @@ def _betas(group: dict[str, Any]) -> list[tuple[str, Any]]:
     if not isinstance(betas, Sequence) or len(betas) != 2:
         raise ValueError(f"betas must be two numbers, such as (0.9, 0.999), got {betas}.")
     return [("betas[0]", betas[0]), ("betas[1]", betas[1])]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
 
 
 def _is_count(value: Any) -> bool:

@@ -33,6 +33,10 @@ class GroupState(TypedDict, total=False):
     bounded: Tensor  # steps on which the trust bound acted
 
 
+class AmbiguousScalingWarning(UserWarning):
+    """``.grad`` changed in a way that can be clipping or another loss."""
+
+
 class ParamGroup:
     """The transient state of a group from ``backward`` to ``step``. Nothing here is saved."""
 
@@ -105,6 +109,15 @@ class ParamGroup:
                 self._pending[-1] = self._pending[-1].scaled(factor)
                 self._hook_factors[-1] = factor
 
+    @property
+    def was_cleared(self) -> bool:
+        """Whether the gradients of the pending batches were set to None or to zero since."""
+        if all(p.grad is None for p in self.params.parameters):
+            return True
+        if self._left is None or not bool(self._left.any()):
+            return False
+        return not bool(self.params.gradient_sample()[self._left != 0].any())
+
     def forget_batches(self) -> None:
         self._pending.clear()
         self._hook_factors = []
@@ -120,7 +133,12 @@ class ParamGroup:
         trainable = [p for p in self.params.parameters if p.requires_grad]
         with self.params.hooks_disabled():
             gradients = torch.autograd.grad(
-                batch.prediction, trainable, batch.slope, retain_graph=True, allow_unused=True, materialize_grads=True
+                batch.prediction,
+                trainable,
+                batch.slope.to(batch.prediction.dtype),
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
             )
         by_id = dict(zip(map(id, trainable), gradients, strict=True))
         return SummedGradient(self.params.flat(by_id.get(id(p), torch.zeros_like(p)) for p in self.params.parameters))
@@ -158,10 +176,12 @@ class ParamGroup:
         if scale is None:
             return 1.0
         if isinstance(batch, Linearization) and batch.samples == 1:
+            # One text for all steps, so that Python shows it once.
             warnings.warn(
-                f"all gradients are {scale:.3g} times what backward() left. With a single sample this can be clipping "
-                "or another loss of the same prediction; it is taken as the latter. If it is clipping or scaling, use "
+                "all gradients changed by one factor since backward(). With a single sample this can be clipping or "
+                "another loss of the same prediction; it is taken as the latter. If it is clipping or scaling, use "
                 "optimizer.clip_grad_norm_() or optimizer.scale_grad_() instead.",
+                AmbiguousScalingWarning,
                 stacklevel=user_stacklevel(),
             )
             return 1.0
@@ -238,7 +258,12 @@ def _hessian(batch: EvaluatedBatch, params: FlatParams) -> Tensor:
     )
     with torch.enable_grad():
         first = torch.autograd.grad(
-            batch.prediction, trainable, batch.slope, create_graph=True, allow_unused=True, materialize_grads=True
+            batch.prediction,
+            trainable,
+            batch.slope.to(batch.prediction.dtype),
+            create_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
         )
         flat = torch.cat([part.flatten() for part in first])
     whole = torch.zeros(params.size, params.size, dtype=params.dtype, device=params.device)

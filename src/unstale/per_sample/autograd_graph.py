@@ -57,6 +57,15 @@ def shape(edge: Edge) -> tuple[int, ...]:
         raise Unavailable(f"the shape of {operation(node)}") from error
 
 
+def is_complex(edge: Edge) -> bool:
+    """Whether the tensor that an edge stands for has complex entries."""
+    node, number = edge
+    try:
+        return node._input_metadata[number].dtype.is_complex
+    except (AttributeError, IndexError) as error:
+        raise Unavailable(f"the dtype of {operation(node)}") from error
+
+
 def output_count(node: Node) -> int:
     """How many outputs a node has."""
     try:

@@ -22,6 +22,7 @@ from .autograd_graph import (
     Node,
     Unavailable,
     inputs,
+    is_complex,
     leaf_variable,
     operation,
     saved,
@@ -71,7 +72,8 @@ def match_layer(node: Node, owners: dict[int, Owner], edges: Edges) -> _Match | 
     if len(owners) > 1 or not isinstance(owner, Tensor):
         return None
     try:
-        return LAYERS[operation(node)](node, owner, edges)
+        # Gradients of complex tensors contain conjugates, which the rules do not know of.
+        return None if is_complex((node, 0)) else LAYERS[operation(node)](node, owner, edges)
     except Unavailable:
         return None
 
@@ -140,7 +142,7 @@ def _product(
         if weight is not None:
             parameter, transposed = weight
             # A weight that is used as it is, x @ weight, has the roles of inputs and outputs exchanged.
-            a, b_ = x.unsqueeze(0), b.unsqueeze(0)
+            a, b_ = x.to(b.dtype).unsqueeze(0), b.unsqueeze(0)
             yield RowGradients(parameter, OuterProducts, (a, b_) if transposed else (b_, a))
         if bias is not None:
             yield RowGradients(bias, Materialized, (b,))
@@ -166,7 +168,7 @@ def convolution(node: Node, owner: Tensor, edges: Edges) -> _Match | None:
 
     def row_gradients(b: Tensor) -> Iterator[RowGradients]:
         if weight is not None:
-            patches = _patches(x, weight.shape[2:], *settings)
+            patches = _patches(x.to(b.dtype), weight.shape[2:], *settings)
             if groups == 1:
                 patches = patches.reshape(len(x), -1, weight[0].numel())  # [r, t, i]
                 yield RowGradients(weight, OuterProducts, (patches.transpose(0, 1), b.flatten(2).permute(2, 0, 1)))

@@ -7,7 +7,6 @@ products. The decision depends on the graph of this batch only; nothing is cache
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -77,6 +76,7 @@ def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
         :func:`linearize` needs no pass of its own; None where that does not pay, or a slope is too small to divide by.
     """
     prediction, calls = batch.roots[0], batch.traces[0].calls
+    slope = slope.to(prediction.dtype)
     edges = [call.call.edge for call in calls if call.units.edge is None]
     if len(prediction) * batch.traces[0].size < MIN_WORK_TO_LISTEN:
         edges = []
@@ -393,4 +393,4 @@ def _joined(parts: list[Tensor], group: FlatParams) -> Tensor:
 def _all_finite(tensors: list[Tensor]) -> bool:
     # A sum is not finite if a part is not. Half-precision numbers are summed in float32, or they might overflow.
     sums = [x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
-    return all(map(math.isfinite, sums))
+    return all(bool(torch.isfinite(total)) for total in sums)

@@ -101,8 +101,8 @@ def trace(root: Tensor) -> Trace:
             result.calls.append(OwnedCall(matched.call, units, matched.owner))
             edges = [(None, 0) if place in matched.handled else edge for place, edge in enumerate(edges)]
         for (child, number), owner in zip(edges, input_owners(node, owners, edges), strict=True):
-            if child is None or owner is None:
-                continue
+            if child is None or owner is None or (isinstance(owner, Tensor) and owner.numel() == 0):
+                continue  # nothing depends on an empty tensor
             label: _Label = _Owned(units, owner) if isinstance(owner, Tensor) else units.shared(owner)
             if child in graph.leaves:
                 reason = label.reason if isinstance(label, Shared) else label.units.reason

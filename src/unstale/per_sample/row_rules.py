@@ -102,7 +102,7 @@ def shortened(owner: Tensor, ndim: int, reason: str) -> Owner:
 
 def broadcast_owner(owner: Tensor, out_shape: Shape, in_shape: Shape, reason: str) -> Owner:
     """The owner of an input that an elementwise operation broadcasts to ``out_shape``."""
-    if in_shape == out_shape:
+    if in_shape == out_shape or owner.numel() == 0:  # an empty tensor influences nothing, whatever its owner
         return owner
     added = len(out_shape) - len(in_shape)
     spread = [d for d in range(owner.ndim) if d < added or in_shape[d - added] != out_shape[d]]
@@ -257,8 +257,10 @@ def slice_(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 def cat(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     out_shape = shape((node, 0))
     dim = saved_dim(node, len(out_shape))
+    # torch lets empty vectors take part, whatever the shape of the others.
+    edges = [edge if edge[0] is None or len(shape(edge)) == len(out_shape) else (None, 0) for edge in edges]
     if dim >= owner.ndim:
-        return [owner] * len(edges)
+        return [None if edge[0] is None else owner for edge in edges]
     # An input that needs no gradient has no shape here: what lies between two such inputs cannot be placed.
     sizes = [None if edge[0] is None else shape(edge)[dim] for edge in edges]
     found: list[Owner | None] = [Shared(operation(node))] * len(edges)
@@ -282,7 +284,8 @@ def stack(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 
 
 def flip(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
-    dims = saved_dims(node, len(shape((node, 0))), "dims")
+    ndim = len(shape((node, 0)))
+    dims = saved_dims(node, ndim, "dims") if saved(node, "dims") else []  # here an empty list means none
     return [owner.flip([dim for dim in dims if dim < owner.ndim])]
 
 
