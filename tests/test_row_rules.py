@@ -56,6 +56,7 @@ EXAMPLES = {
     "number to a power": lambda x: 2**x,
     "rsub": lambda x: torch.rsub(x, 1.0),
     "rsub of tensors": lambda x: torch.rsub(x, other(x.exp())),
+    "add a number": lambda x: torch.ops.aten.add.Scalar(x, 1.0),
     "add": lambda x: x + other(x.exp()),
     "add, broadcast": lambda x: x + other(x[:1]),
     "add, lower": lambda x: x + other(x[0]),

@@ -340,6 +340,163 @@ def test_explicit_clipping_and_scaling(problem, samples):
     torch.testing.assert_close(half, plain / 2)
 
 
+def test_unscaling_before_explicit_clipping_counts(problem):
+    """Mixed precision: ``.grad`` is divided by the loss scale by other means, then clipped explicitly."""
+    model, s, n = problem
+    plain = one_step(model, s, n, lambda _: None)
+
+    def unscale_and_halve(optimizer):
+        for p in model.parameters():
+            p.grad.div_(8)
+        optimizer.scale_grad_(0.5)
+
+    torch.testing.assert_close(one_step(model, s, n, unscale_and_halve), plain / 16)
+
+
+def test_scaling_between_two_batches_is_for_the_first_alone(problem):
+    model, s, n = problem
+    first, second = (one_step(model, x, n, lambda _: None) for x in (s, s.flip(1)))
+
+    def scale_and_add(optimizer):
+        optimizer.scale_grad_(0.5)
+        optimizer.backward(model(s.flip(1)).squeeze(-1), 1 + 0.9 * model(n).squeeze(-1))
+
+    torch.testing.assert_close(one_step(model, s, n, scale_and_add), first / 2 + second)
+
+
+@pytest.mark.parametrize("clear", ["zero", "zeros", "none"])
+def test_batches_whose_gradients_were_cleared_are_forgotten(problem, clear):
+    model, s, n = problem
+    plain = one_step(model, s, n, lambda _: None)
+    optimizer = unstale.CorrectedSGD(model, lr=0.0, beta=0.5, correction="dense")
+    optimizer.backward(model(s + 1).squeeze(-1), model(n).squeeze(-1))
+    if clear == "zeros":
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+    else:
+        model.zero_grad(set_to_none=clear == "none")
+    optimizer.backward(model(s).squeeze(-1), 1 + 0.9 * model(n).squeeze(-1))
+    optimizer.step()
+    torch.testing.assert_close(taylor_term(optimizer), plain)
+
+
+# -------------------------------------------------------------------------------------------------- odd tensors
+
+
+def test_a_target_of_better_precision_keeps_it():
+    """Under autocast the prediction is bfloat16 and the target float32, as the residual is."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 1).float()
+    net.bias.data.fill_(100.0)
+    x = torch.randn(8, 3, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = net(x).squeeze(1)
+        target = torch.full((8,), 0.4, dtype=torch.float32) + net(x.flip(0)).squeeze(1).float()
+    loss = (0.5 * (value - target.detach()) ** 2).mean()
+    loss.backward(retain_graph=True)
+    expected = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    got = unstale.CorrectedSGD(net, lr=0.1).backward(value, target)
+    torch.testing.assert_close(got, loss.detach())
+    for p, want in zip(net.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, want)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("correction", ["diagonal", "window"])
+def test_half_precision_convolutions(correction, groups):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, groups=groups), nn.ReLU(), nn.Flatten(), nn.Linear(128, 1)).float()
+    optimizer = unstale.CorrectedSGD(net, lr=0.01, correction=correction, horizon=3)
+    for _ in range(3):
+        s = torch.randn(5, 4, 6, 6, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value, target = net(s).squeeze(1), 0.5 + 0.9 * net(s.flip(0)).squeeze(1)
+        optimizer.backward(value, target)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert parameters_of(net).isfinite().all()
+
+
+def test_a_half_precision_loss_whose_sum_overflows():
+    net = nn.Linear(3, 1).half()
+    value = net(torch.ones(256, 3).half()).squeeze(1)
+    loss = unstale.CorrectedSGD(net, lr=0.1).backward(value, 30 + 0.0 * value)
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("correction", ["diagonal", "blocks", "dense", "window"])
+@pytest.mark.filterwarnings("ignore::unstale.SlowGradientsWarning")
+def test_bootstraps_of_no_row_at_all(correction):
+    """All next states are terminal: the network is called on nothing."""
+    torch.manual_seed(0)
+    nets = {
+        "mlp": (mlp(), torch.randn(M, 3)),
+        "conv": (nn.Sequential(nn.Conv1d(2, 4, 2), nn.Flatten(), nn.Linear(8, 1)), torch.randn(M, 2, 3)),
+        "grouped": (nn.Sequential(nn.Conv1d(2, 4, 2, groups=2), nn.Flatten(), nn.Linear(8, 1)), torch.randn(M, 2, 3)),
+        "embedding": (nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 1)), torch.arange(M) % 5),
+        "norm": (nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 1)), torch.randn(M, 3)),
+        "weight norm": (nn.utils.parametrizations.weight_norm(nn.Linear(3, 1)), torch.randn(M, 3)),
+    }
+    for net, s in nets.values():
+        optimizer = unstale.CorrectedSGD(net, lr=0.1, correction=correction)
+        for mask in (torch.zeros(M, dtype=torch.bool), torch.arange(M) < 2, torch.zeros(M, dtype=torch.bool)):
+            following = torch.zeros(M)
+            following[mask] = net(s[mask]).squeeze(-1)
+            optimizer.backward(net(s).squeeze(-1), 1 + 0.9 * following)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_flipping_no_dimension():
+    torch.manual_seed(0)
+    g = generator(1)
+    train_beside_reference(
+        mlp(),
+        lambda net, s, n: (net(s).flip(()).squeeze(-1), 1 + 0.9 * net(n).squeeze(-1)),
+        lambda step: (torch.randn(M, 3, generator=g), torch.randn(M, 3, generator=g)),
+        steps=4,
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_complex_intermediates():
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.p = nn.Linear(3, 5), nn.Parameter(torch.randn(5))
+            self.z = torch.randn(5, dtype=torch.complex128)
+
+        def forward(self, x):
+            return (self.first(x) * self.z * self.p).sum(1).abs()
+
+    torch.manual_seed(0)
+    g = generator(1)
+    train_beside_reference(
+        Complex(),
+        lambda net, s, n: (net(s), 1 + 0.5 * net(n)),
+        lambda step: (torch.randn(M, 3, generator=g), torch.randn(M, 3, generator=g)),
+        steps=4,
+    )
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_reentrant_checkpointing_is_refused(whole):
+    from torch.utils.checkpoint import checkpoint
+
+    net = mlp()
+    optimizer = unstale.CorrectedSGD(net, lr=0.1)
+
+    def value(x):
+        x.requires_grad_()
+        inner = net if whole else net[:3]
+        h = checkpoint(inner, x, use_reentrant=True)
+        return (h if whole else net[3:](h)).squeeze(-1)
+
+    with pytest.raises((RuntimeError, ValueError), match="use_reentrant=False"):
+        optimizer.backward(value(torch.randn(M, 3)), 0.9 * value(torch.randn(M, 3)))
+
+
 # ------------------------------------------------------------------------------------------------- not finite numbers
 
 OPTIMIZERS = {

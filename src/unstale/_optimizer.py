@@ -129,13 +129,15 @@ class CorrectedOptimizer(Optimizer):
         self._check_call(call, batch, groups)
         sampled = [group for group in groups if group.needs_samples]
         traced = self._trace(batch, sampled)
+        for group in groups:
+            group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
         hidden = self._versions_of_hidden(traced) if sampled else {}
         outputs = fill_grad(traced, batch.slope)
         if hidden and hidden != self._versions_of_hidden(traced):
             raise RuntimeError(
-                "a parameter received a gradient although the graph does not show that the prediction depends on it, so "
-                "it cannot be corrected. Reentrant checkpointing does this: use checkpoint(..., use_reentrant=False)."
+                "a parameter received a gradient although the graph does not show that the prediction depends on it, "
+                "so it cannot be corrected. Reentrant checkpointing does this; use checkpoint(use_reentrant=False)."
             )
         found = self._linearize(traced, sampled, outputs)
         if not found.is_finite:
@@ -165,6 +167,11 @@ class CorrectedOptimizer(Optimizer):
                 "checkpoint(..., use_reentrant=False))."
             )
         return traced
+
+    def _versions_of_hidden(self, traced: TracedBatch) -> dict[int, tuple[int, int]]:
+        """The state of ``.grad`` of every parameter that the graph of the prediction does not show."""
+        hidden = [p for group in self._groups for p in group.params.parameters if id(p) not in traced.reached]
+        return {id(p): (0, 0) if p.grad is None else (id(p.grad), p.grad._version) for p in hidden}
 
     def _linearize(self, traced: TracedBatch, sampled: list[ParamGroup], outputs: OutputGradients | None) -> Linearized:
         params = [group.params for group in sampled]
@@ -220,6 +227,8 @@ class CorrectedOptimizer(Optimizer):
         inferred where it is certain: if all entries of a group's ``.grad`` changed by one factor, and the batch has
         several samples. This method makes it explicit.
         """
+        for group in self._groups:
+            group.settle_scaling()
         for settings in self.param_groups:
             for parameter in settings["params"]:
                 if parameter.grad is not None:
@@ -361,6 +370,7 @@ class CorrectedOptimizer(Optimizer):
         """
         self._check_header(state_dict.get("unstale"))
         super().load_state_dict(state_dict)
+        self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
         states = cast(dict[str, Any], self.state)
         devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}
         for name, state in states.items():

@@ -65,8 +65,10 @@ def check(group: dict[str, Any]) -> None:
         if not _is_number(value) or not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, {usual} is usual.")
     for name in ("lr", "eps", "weight_decay"):
-        if name in group and (not _is_number(group[name]) or not group[name] >= 0):
-            raise ValueError(f"{name} must be a number that is not negative, got {group[name]}.")
+        if name in group and not _is_number(group[name]):
+            raise ValueError(f"{name} must be a number, got {group[name]!r}.")
+        if name in group and not group[name] >= 0:
+            raise ValueError(f"{name} must not be negative, got {group[name]}.")
     _one_of("correction", group, corrections.NAMES)
     _one_of("recursion", group, ("displacement", "literal"))
     _one_of("on_nonfinite", group, ("raise", "skip"))
@@ -76,7 +78,9 @@ def check(group: dict[str, Any]) -> None:
         if group[name] is not None and not _is_count(group[name]):
             raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]}.")
     if not isinstance(group["refresh"], Iterable) or not all(_is_count(age) for age in group["refresh"]):
-        raise ValueError(f"refresh must list ages in steps of at least 1, such as (1, 2, 4), got {group['refresh']}.")
+        raise ValueError(
+            f"refresh must list ages in steps of at least 1, got {group['refresh']}. Give a tuple such as (1, 2, 4)."
+        )
     if group["refresh"] and group["correction"] not in ("window", "auto"):
         raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
     if group["second_order"] and group["correction"] in ("window", "oracle", "none"):

@@ -52,11 +52,10 @@ class ParamGroup:
         self.needs_batch = self.is_corrected or self.needs_samples
         self._correction: corrections.Correction | None = None
         self._pending: list[Batch] = []
-        self._hook_factors: list[float] = []  # by which hooks scaled the gradient of each call of backward
+        self._factors: list[Any] = []  # by which the gradient of each call of backward was scaled since
+        self._samples = 0  # in the pending batches
         self._point: Tensor | None = None
         self._left: Tensor | None = None  # .grad as backward() left it, or a sample of it
-        self._known_scale: Tensor | float = 1.0  # by which .grad was scaled explicitly
-        self._scale: Tensor | float = 1.0  # by which .grad was scaled in all, once the step knows
         # Vectors that are reused: a large allocation costs as much as the arithmetic.
         self._gradient_buffer: Tensor | None = None
         self._free: Tensor | None = None
@@ -87,7 +86,8 @@ class ParamGroup:
 
     def add_batch(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...] | None) -> None:
         """Keep a batch until the step."""
-        self._hook_factors.append(1.0)
+        self._factors.append(1.0)
+        self._samples += len(batch.prediction)
         if gradients is not None:
             self._pending.append(self._linearization(batch, gradients))
         elif self.is_corrected:
@@ -107,7 +107,7 @@ class ParamGroup:
             factor = common_factor(own, self.params.gradient() - before, self._precision, tolerance=1000)
             if factor is not None and abs(factor - 1) > 1000 * self._precision.eps:
                 self._pending[-1] = self._pending[-1].scaled(factor)
-                self._hook_factors[-1] = factor
+                self._factors[-1] = factor
 
     @property
     def was_cleared(self) -> bool:
@@ -120,9 +120,9 @@ class ParamGroup:
 
     def forget_batches(self) -> None:
         self._pending.clear()
-        self._hook_factors = []
+        self._factors = []
+        self._samples = 0
         self._point = self._left = None
-        self._known_scale = 1.0
 
     def _linearization(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...]) -> Linearization:
         slope, curvature = (x.to(self.params.device, self.params.dtype) for x in (batch.slope, batch.curvature))
@@ -151,31 +151,37 @@ class ParamGroup:
         return self._gradient_buffer
 
     def record_scaling(self, factor: Tensor | float) -> None:
-        """Record that ``.grad`` was multiplied by ``factor``."""
+        """Scale the pending batches by ``factor``, as ``.grad`` was scaled."""
         if self._pending:
-            self._known_scale = self._known_scale * factor
+            self._scale_pending(factor)
             self._left = self.params.gradient_sample()
+
+    def settle_scaling(self) -> None:
+        """Scale the pending batches as ``.grad`` was scaled since it was last looked at, if that is certain."""
+        if self._left is not None:
+            now = self.params.gradient_sample()
+            if not torch.equal(self._left, now):
+                self._scale_pending(self._inferred_scale(self._left, now))
+                self._left = now
+
+    def _scale_pending(self, factor: Tensor | float) -> None:
+        if not isinstance(factor, float) or factor != 1.0:
+            self._pending = [batch.scaled(factor) for batch in self._pending]
+            self._factors = [before * factor for before in self._factors]
 
     def pending_batch(self) -> Any:
         """The pending batches as one, scaled as ``.grad`` was since ``backward``; None if there is none."""
         if not self._pending:
             return None
-        batch = merged(self._pending)
-        self._pending = [batch]
-        self._scale = self._known_scale
-        if self._left is not None:
-            self._scale = self._scale * self._inferred_scale(self._left, batch)
-        return batch if isinstance(self._scale, float) and self._scale == 1.0 else batch.scaled(self._scale)
+        self.settle_scaling()
+        return merged(self._pending)
 
-    def _inferred_scale(self, left: Tensor, batch: Batch) -> float:
+    def _inferred_scale(self, left: Tensor, now: Tensor) -> float:
         """By how much ``.grad`` was scaled (clipping, unscaling), if that is certain; 1 otherwise."""
-        now = self.params.gradient_sample()
-        if torch.equal(left, now):
-            return 1.0
         scale = common_factor(left, now, self._precision)
         if scale is None:
             return 1.0
-        if isinstance(batch, Linearization) and batch.samples == 1:
+        if self._samples == 1:
             # One text for all steps, so that Python shows it once.
             warnings.warn(
                 "all gradients changed by one factor since backward(). With a single sample this can be clipping or "
@@ -198,9 +204,8 @@ class ParamGroup:
             )
         replay = None
         if self.needs_replay:
-            scaled_calls = [
-                (call, self._scale * factor) for call, factor in zip(calls, self._hook_factors, strict=True)
-            ]
+            # A group that was added between two calls of backward knows of the later ones alone.
+            scaled_calls = list(zip(calls[-len(self._factors) :], self._factors, strict=True))
 
             def replay() -> Batch:
                 return merged([self._replayed(call).scaled(scale) for call, scale in scaled_calls])

@@ -1,8 +1,8 @@
 """How the rows of an operation's output depend on the rows of its inputs, one rule per operation.
 
 An *owner* maps each part of a tensor to the sample that it serves: an int64 tensor on the CPU whose shape is a prefix
-of the tensor's. Entry ``k`` means that this part influences sample ``k`` at most; -1 means none. So the owner of a
-prediction ``[m]`` is ``arange(m)``, and that of a layer's output ``[m, h]`` behind it usually the same ``arange(m)``.
+of the tensor's. Entry ``k`` means that this part influences sample ``k`` at most; -1 means none. The owner of a
+prediction ``[m]`` is ``arange(m)``, and that of a layer's output ``[m, h]`` below it is usually the same.
 
 A rule takes a node of the autograd graph with the owner of its output and returns the owner of every input, or
 :class:`Shared` for an input whose parts may influence several samples. Rules follow from what an operation is and from
@@ -514,7 +514,7 @@ RULES: dict[str, Rule] = {
         ),
         unary,
     ),
-    **dict.fromkeys(["ClampBackward1", "LogSigmoidBackward0", "PowBackward0", "RsubBackward1"], unary),
+    **dict.fromkeys(["AddBackward1", "ClampBackward1", "LogSigmoidBackward0", "PowBackward0", "RsubBackward1"], unary),
     **dict.fromkeys(
         _names(
             "Add Addcdiv Addcmul Atan2 Clamp ClampMax ClampMin Copysign Div Expand Fmax Fmin Hypot Lerp Logaddexp "
