@@ -54,6 +54,8 @@ class FlatParams:
     def gradient_sample(self) -> Tensor:
         """Every entry of ``.grad``, or evenly spaced ones of every tensor if there are very many."""
         stride = -(-self.size // MAX_SAMPLE)
+        if stride == 1:
+            return self.gradient()
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         parts = [(g.to_dense() if g.is_sparse else g).detach().reshape(-1)[::stride] for g in gradients]
         return torch.cat([part.to(self.device, self.dtype) for part in parts])

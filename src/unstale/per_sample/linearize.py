@@ -7,6 +7,7 @@ products. The decision depends on the graph of this batch only; nothing is cache
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -113,10 +114,12 @@ def linearize(
     given: dict[int, _Given] = {key: _Given([], []) for key in wanted if key not in irregular}
     rows = _RowsOfSamples(batch.roots[0])
     used: list[Tensor] = []
+    joint = _joint_output_gradients(batch) if prediction_outputs is None and _is_disjoint(batch) else {}
     for role, traced in enumerate(batch.traces):
-        known = prediction_outputs if role == 0 and prediction_outputs is not None else {}
+        known = prediction_outputs if role == 0 and prediction_outputs is not None else joint
         outputs = _output_gradients(batch.roots[role], traced, 1.0 if role == 0 else -1.0, known)
-        used += [b for edge, b in outputs.items() if edge not in known]  # .grad shows whether the known ones are finite
+        # .grad shows whether the gradients that fill_grad heard are finite.
+        used += [b for edge, b in outputs.items() if known is joint or edge not in known]
         for call in traced.calls:
             b = outputs.get(call.call.edge)
             for gradients in () if b is None else call.call.row_gradients(b):
@@ -145,13 +148,30 @@ def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samp
 # -------------------------------------------------------------------------------------------------- backward passes
 
 
+def _is_disjoint(batch: TracedBatch) -> bool:
+    """Whether prediction and target come from different calls of the network: then one pass does for both."""
+    one, *others = batch.traces
+    units = (call.units for found in batch.traces for call in found.calls)
+    return bool(others) and one.nodes.isdisjoint(others[0].nodes) and all(unit.edge is None for unit in units)
+
+
+def _joint_output_gradients(batch: TracedBatch) -> OutputGradients:
+    """The gradients of ``Σ_k (prediction_k - target_k)`` with respect to the outputs of all layer calls."""
+    edges = [call.call.edge for found in batch.traces for call in found.calls]
+    if not edges:
+        return {}
+    weights = [torch.ones_like(batch.roots[0]), -torch.ones_like(batch.roots[1])]
+    found = zip(edges, run_backward(batch.roots, weights, edges), strict=True)
+    return {edge: b for edge, b in found if b is not None}
+
+
 def _output_gradients(root: Tensor, traced: Trace, weight: float, known: OutputGradients) -> OutputGradients:
     """The gradients of ``weight · Σ_k root_k`` with respect to the outputs of all layer calls, in float32 or better."""
     by_units: dict[Units, list[Edge]] = {}
     for call in traced.calls:
         if call.call.edge not in known:
             by_units.setdefault(call.units, []).append(call.call.edge)
-    found = dict(known)
+    found = {call.call.edge: known[call.call.edge] for call in traced.calls if call.call.edge in known}
     for units, edges in by_units.items():
         start, size = (root, root.shape) if units.edge is None else (gradient_edge(units.edge), shape(units.edge))
         weights = torch.full(size, weight, dtype=root.dtype, device=root.device)
@@ -393,4 +413,4 @@ def _joined(parts: list[Tensor], group: FlatParams) -> Tensor:
 def _all_finite(tensors: list[Tensor]) -> bool:
     # A sum is not finite if a part is not. Half-precision numbers are summed in float32, or they might overflow.
     sums = [x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
-    return all(bool(torch.isfinite(total)) for total in sums)
+    return all(math.isfinite(abs(total.item())) for total in sums)

@@ -66,6 +66,7 @@ class Trace:
     calls: list[OwnedCall] = field(default_factory=list)
     reached: set[int] = field(default_factory=set)  # ids of all leaves
     size: int = 0  # entries of all leaves
+    nodes: set[Any] = field(default_factory=set)  # of the graph, without leaves
     irregular: dict[int, str] = field(default_factory=dict)  # ids of leaves with other uses than layer calls, and why
 
 
@@ -86,6 +87,7 @@ def trace(root: Tensor) -> Trace:
         result.irregular[id(root)] = "a parameter that is a prediction or target itself"
         return result
     graph = read_graph(edge)
+    result.nodes.update(graph.order)
     for leaf in graph.leaves.values():
         result.reached.add(id(leaf))
         result.size += leaf.numel()
