@@ -18,7 +18,7 @@ from .errors import WorkerError, one_line
 
 Send = Callable[[Any], None]
 Handler = Callable[[Any, Send], None]  # handles one task, and may send messages to the main process
-_MESSAGE, _DONE, _FAILED = range(3)
+_MESSAGE, _DONE, _FAILED, _FINISHED = range(4)
 
 
 def run_tasks(make_handler: Callable[[], Handler], tasks: Sequence[Any], jobs: int, receive: Send) -> None:
@@ -76,6 +76,7 @@ def _ignore_sigint() -> Iterator[None]:
 
 def _follow(workers: Sequence[Any], outcomes: Any, unfinished: int, receive: Send) -> None:
     """Receives messages until all tasks are done or one has failed."""
+    finished: set[int] = set()  # workers that said that they are done
     while unfinished:
         exited = [worker for worker in workers if not worker.is_alive()]
         try:
@@ -87,15 +88,18 @@ def _follow(workers: Sequence[Any], outcomes: Any, unfinished: int, receive: Sen
                     f"a worker process was killed (exit code {killed[0]}), perhaps for lack of memory. "
                     "Run the command again, with fewer processes if it repeats."
                 ) from None
-            if len(exited) == len(workers):
+            # One that exits in the middle may hold the lock of the queue: the others could wait for it forever.
+            if any(worker.pid not in finished for worker in exited):
                 raise WorkerError(
-                    f"all worker processes exited with {unfinished} tasks left. Run the command again."
+                    f"worker processes exited with {unfinished} tasks left. Run the command again."
                 ) from None
             continue
         if kind == _FAILED:
             raise value
         if kind == _DONE:
             unfinished -= 1
+        elif kind == _FINISHED:
+            finished.add(value)
         else:
             receive(value)
 
@@ -113,6 +117,7 @@ def _work(make_handler: bytes, pending: Any, outcomes: Any) -> None:
         while (task := pending.get()) is not None:
             handle(pickle.loads(task), partial(send, _MESSAGE))
             send(_DONE, None)
+        send(_FINISHED, os.getpid())
     except BaseException as error:
         send(_FAILED, _portable(error))
 
