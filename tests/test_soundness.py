@@ -443,7 +443,12 @@ def test_bootstraps_of_no_row_at_all(correction):
         for mask in (torch.zeros(M, dtype=torch.bool), torch.arange(M) < 2, torch.zeros(M, dtype=torch.bool)):
             following = torch.zeros(M)
             following[mask] = net(s[mask]).squeeze(-1)
-            optimizer.backward(net(s).squeeze(-1), 1 + 0.9 * following)
+            value, target = net(s).squeeze(-1), 1 + 0.9 * following
+            loss = 0.5 * (value - target.detach()).square().mean()
+            expected = torch.autograd.grad(loss, net.parameters(), retain_graph=True)
+            optimizer.backward(value, target)
+            for p, want in zip(net.parameters(), expected, strict=True):
+                torch.testing.assert_close(p.grad, want)
             optimizer.step()
             optimizer.zero_grad()
 
