@@ -37,6 +37,7 @@ class Run:
     corrected_layers: tuple[int, ...] = ()  # for the method "layers": indices of fully corrected layers; 0 is the first
     measure: tuple[str, ...] = ()  # keys of ``engine.measurements.MEASUREMENTS``: "drift", "agreement", ...
     precision: str = "float32"  # or "float64", or "tf32": float32 with TF32 matrix products on a GPU
+    slots: int = 0  # of a reservoir
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from .experiment import Run
 
-CorrectionKind = Literal["none", "diagonal", "full", "window", "oracle", "layers"]
+CorrectionKind = Literal["none", "diagonal", "full", "window", "reservoir", "oracle", "layers"]
 ADAM_BETA_2, ADAM_EPSILON = 0.999, 1e-8
 
 
@@ -68,6 +68,7 @@ METHODS: dict[str, Method] = {
     "adam_oracle": Method("μ*/√", GREY, "oracle", adam=True),
     "adam_dense": Method("μ̂/√", PINK, "full", trust=1.0, adam=True),
     "adam_window": Method("μ̂/√ (window)", BLUE, "window", trust=1.0, adam=True),
+    "adam_reservoir": Method("μ̂/√ (reservoir)", TEAL, "reservoir", trust=1.0, adam=True),
     # The paper's own variant in its Atari figures.
     "adam_diagonal_literal": Method("μ̂ diag/√ (literal)", PURPLE, "diagonal", adam=True, literal=True),
     "adam_diagonal": Method("μ̂ diag/√", GREEN, "diagonal", adam=True),
@@ -91,4 +92,4 @@ def has_one_beta(run: Run) -> bool:
     β sets the horizon of an oracle, a window or a measurement, and a scalar β saves passes over the matrix of a full
     correction.
     """
-    return METHODS[run.method].correction in ("oracle", "full", "window", "layers") or bool(run.measure)
+    return METHODS[run.method].correction in ("oracle", "full", "window", "reservoir", "layers") or bool(run.measure)

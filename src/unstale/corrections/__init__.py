@@ -4,6 +4,7 @@ from .base import Correction, Memory, Replay
 from .blocks import Blocks, dense
 from .diagonal import Diagonal
 from .oracle import Oracle
+from .reservoir import Reservoir, ReservoirPlan, Selection, plan_reservoir
 from .select import CLASSES, NAMES, build, cheaper_full_correction, default_horizon, paper_horizon, resolve
 from .window import Window
 
@@ -16,11 +17,15 @@ __all__ = [
     "Memory",
     "Oracle",
     "Replay",
+    "Reservoir",
+    "ReservoirPlan",
+    "Selection",
     "Window",
     "build",
     "cheaper_full_correction",
     "default_horizon",
     "dense",
     "paper_horizon",
+    "plan_reservoir",
     "resolve",
 ]

@@ -4,8 +4,8 @@
     as parameters move      σ_k ← σ_k + u_k · d
     so that                 η = −(1-β) Σ_i β^{t-i} Σ_k c_k σ_k v_k
 
-A window is one long batch whose slots are written in turn. It equals the dense form to rounding as long as nothing
-has been forgotten; forgetting what is older than ``horizon`` leaves out a weight of ``β^horizon``, of η alone.
+The slots of a window are written in turn. It equals the dense form to rounding as long as nothing has been forgotten;
+forgetting what is older than ``horizon`` leaves out a weight of ``β^horizon``, of η alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..momentum import decay_, per_run
-from ..per_sample.gradients import Linearization, SampleGradients, matched
+from ..per_sample.gradients import Linearization
+from . import slots
 from .base import Correction, Memory
 
 
@@ -44,65 +45,53 @@ class Window(Correction):
         replay: Callable[[], Linearization] | None = None,
     ) -> Tensor:
         if memory:
-            memory["shift"] += _ring(memory).shift(displacement)
-            for name in ("weight", "slope", "base"):
-                if name in memory:
-                    decay_(memory[name], beta)
+            slots.move(memory, displacement, beta)
+            for name in memory.keys() & {"slope", "base"}:
+                decay_(memory[name], beta)
         self._make_room(memory, batch)
         fresh = 1 - per_run(beta, batch.slope)
         self._write(memory, batch, memory["batches"], fresh)
         if self.refresh:
             self._refresh(memory, replay, memory["batches"], fresh, beta)
         memory["batches"] += 1
-        eta = _ring(memory).gradient((memory["weight"] * memory["shift"]).neg_())
+        eta = slots.eta(memory)
         return eta.add_(memory["base"]) if "base" in memory else eta
 
     def _make_room(self, memory: Memory, batch: Linearization) -> None:
         """Slots for batches like this one; slots that are there already grow to its size."""
         if not memory:
-            memory["shift"] = _slots_like(batch.slope, batch.slope.ndim - 1, self.horizon)
-            memory["weight"] = torch.zeros_like(memory["shift"])
+            slots.allocate(memory, batch, self.horizon * batch.samples)
             # How many came: a number on the device, so that steps can be recorded as a CUDA graph and replayed.
             memory["batches"] = torch.zeros((), dtype=torch.int64, device=batch.slope.device)
-            memory["pieces"] = [
-                piece.with_tensors([_slots_like(t, axis, self.horizon) for t, axis in piece.with_axes()]).as_dict()
-                for piece in batch.pieces
-            ]
             if self.refresh:
                 memory["slope"] = torch.zeros_like(memory["shift"])
                 memory["base"] = batch.slope.new_zeros(*batch.slope.shape[:-1], batch.size)
             return
         have = memory["shift"].shape[-1] // self.horizon
-        fitting = [ring for ring, _ in matched(_ring(memory).pieces, batch.pieces)]
+        slots.fit(memory, batch)
         if batch.samples > have:
-            fitting = [
-                ring.with_tensors([self._widen(t, axis, have, batch.samples) for t, axis in ring.with_axes()])
-                for ring in fitting
+            memory["pieces"] = [
+                piece.with_tensors(
+                    [self._widen(t, axis, have, batch.samples) for t, axis in piece.with_axes()]
+                ).as_dict()
+                for piece in slots.as_batch(memory).pieces
             ]
             for name in memory.keys() & {"shift", "weight", "slope"}:
                 memory[name] = self._widen(memory[name], memory[name].ndim - 1, have, batch.samples)
-        memory["pieces"] = [ring.as_dict() for ring in fitting]
 
     def _widen(self, x: Tensor, axis: int, have: int, want: int) -> Tensor:
-        slots = x.unflatten(axis, (self.horizon, have))
-        shape = list(slots.shape)
+        parts = x.unflatten(axis, (self.horizon, have))
+        shape = list(parts.shape)
         shape[axis + 1] = want - have
-        return torch.cat([slots, slots.new_zeros(shape)], axis + 1).flatten(axis, axis + 1)
+        return torch.cat([parts, parts.new_zeros(shape)], axis + 1).flatten(axis, axis + 1)
 
     def _write(self, memory: Memory, batch: Linearization, number: Tensor, factor: float | Tensor) -> None:
-        """Put batch ``number`` into its slot, unshifted, weighed by ``factor``."""
-        slot = self._slot(memory, number)
-        width = len(slot)
-        for ring, piece in matched(_ring(memory).pieces, batch.pieces):
-            for (slots, axis), new in zip(ring.with_axes(), piece.with_samples(width).tensors, strict=True):
-                slots.index_copy_(axis, slot, new)
-        weights = {"weight": batch.curvature, "slope": batch.slope} if self.refresh else {"weight": batch.curvature}
-        for name, weight in weights.items():
-            weight = weight * factor
-            if batch.samples < width:
-                weight = pad(weight, (0, width - batch.samples))
-            memory[name].index_copy_(-1, slot, weight)
-        memory["shift"].index_fill_(-1, slot, 0.0)
+        """Put batch ``number`` into its slots, unshifted, weighed by ``factor``."""
+        where = self._slots(memory, number)
+        slots.write(memory, batch, where, batch.curvature * factor)
+        if self.refresh:
+            slope = pad(batch.slope * factor, (0, len(where) - batch.samples))
+            memory["slope"].index_copy_(-1, where, slope)
 
     def _refresh(self, memory: Memory, replay: Callable | None, number: Tensor, fresh: Any, beta: Any) -> None:
         """Linearize the batches of the given ages again.
@@ -118,26 +107,14 @@ class Window(Correction):
                 continue
             again = replay()
             self._make_room(memory, again)
-            slot = self._slot(memory, number - age)
+            where = self._slots(memory, number - age)
             before = torch.zeros_like(memory["slope"])
-            before.index_copy_(-1, slot, memory["slope"].index_select(-1, slot))
-            memory["base"] += _ring(memory).gradient(before)
+            before.index_copy_(-1, where, memory["slope"].index_select(-1, where))
+            memory["base"] += slots.as_batch(memory).gradient(before)
             self._write(memory, again, number - age, factor)
             memory["base"] -= again.gradient(again.slope * factor)
 
-    def _slot(self, memory: Memory, number: Tensor) -> Tensor:
-        """The places of the samples of the slot that a batch is written to."""
+    def _slots(self, memory: Memory, number: Tensor) -> Tensor:
+        """The slots that a batch is written to."""
         width = memory["shift"].shape[-1] // self.horizon
         return number % self.horizon * width + torch.arange(width, device=number.device)
-
-
-def _ring(memory: Memory) -> Linearization:
-    """The window as one long batch."""
-    pieces = tuple(SampleGradients.from_dict(plain) for plain in memory["pieces"])
-    return Linearization(pieces, memory["weight"], memory["weight"])
-
-
-def _slots_like(x: Tensor, axis: int, horizon: int) -> Tensor:
-    shape = list(x.shape)
-    shape[axis] *= horizon
-    return x.new_zeros(shape)

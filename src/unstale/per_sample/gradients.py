@@ -312,6 +312,13 @@ class Linearization:
         v, u = zip(*(piece.matrices() for piece in self.pieces), strict=True)
         return _joined(v), _joined(u)
 
+    def select(self, rows: Tensor) -> Linearization:
+        """Some of the samples, by their indices. Their slopes and curvatures keep the ``1/m`` of the whole batch."""
+        pieces = tuple(
+            piece.with_tensors([t.index_select(axis, rows) for t, axis in piece.with_axes()]) for piece in self.pieces
+        )
+        return Linearization(pieces, self.slope.index_select(-1, rows), self.curvature.index_select(-1, rows))
+
     def scaled(self, factor: Tensor | float) -> Linearization:
         """The same batch with its loss multiplied by ``factor``."""
         hessian = None if self.hessian is None else self.hessian * factor

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from unstale.corrections import Correction, Diagonal, Memory, Replay, Window, dense
+from unstale.corrections import Correction, Diagonal, Memory, Replay, Reservoir, Window, dense, plan_reservoir
 from unstale.per_sample.gradients import Linearization
 
 from ..experiment import Run
@@ -25,6 +25,8 @@ def build_correction(run: Run, network: Network) -> Correction | None:
         return dense(network.size)
     if method.correction == "window":
         return Window(horizon(run))
+    if method.correction == "reservoir":
+        return Reservoir(plan_reservoir(run.slots, run.batch, run.beta))
     if method.correction == "layers":
         return LayerwiseCorrection(network, run.corrected_layers, method.other_layers)
     return None

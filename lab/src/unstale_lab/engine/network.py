@@ -175,15 +175,19 @@ class Network:
 
         return torch.vmap(torch.func.jacrev(torch.func.grad(weighted_sum)))(theta, state, slope)
 
-    def _rows(self, forward: ForwardPass, start: int, stop: int) -> ForwardPass:
-        def narrow(layer: Layer, x: Tensor) -> Tensor:
-            return x.narrow(layer.row_axis, start, stop - start)
+    def select_rows(self, forward: ForwardPass, rows: Tensor) -> ForwardPass:
+        """Return the rows of the given indices."""
+        return self._map_rows(forward, lambda x, axis: x.index_select(axis, rows))
 
-        saved = [narrow(layer, x) for layer, x in zip(self.layers, forward.saved_inputs, strict=True)]
-        activations = [narrow(layer, h) for layer, h in zip(self.layers, forward.activations, strict=False)]
+    def _rows(self, forward: ForwardPass, start: int, stop: int) -> ForwardPass:
+        return self._map_rows(forward, lambda x, axis: x.narrow(axis, start, stop - start))
+
+    def _map_rows(self, forward: ForwardPass, take: Callable[[Tensor, int], Tensor]) -> ForwardPass:
+        saved = [take(x, layer.row_axis) for layer, x in zip(self.layers, forward.saved_inputs, strict=True)]
+        activations = [take(h, layer.row_axis) for layer, h in zip(self.layers, forward.activations, strict=False)]
         values, derivative = forward.prediction
-        prediction = Prediction(values[..., start:stop], None if derivative is None else derivative[..., start:stop])
-        return ForwardPass(saved, activations, forward.outputs[..., start:stop], prediction)
+        prediction = Prediction(take(values, -1), None if derivative is None else take(derivative, -1))
+        return ForwardPass(saved, activations, take(forward.outputs, -1), prediction)
 
     def _to_columns(self, outputs: Tensor) -> Tensor:
         """Return the outputs as ``[..., outputs, rows]``; a final convolution has images of one pixel."""

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unstale.corrections import Reservoir
 from unstale.momentum import correct, running_mean_
-from unstale.per_sample.gradients import Batch, Linearization
+from unstale.per_sample.gradients import Linearization
 
 from .. import methods, problems
 from ..checkpoint import Checkpoint
@@ -186,8 +187,7 @@ class Training:
         samples = self.feed.current()
         forward, residual = self._evaluate(samples)
         slope, curvature = self._derivatives(residual)
-        batch = self._batch(samples, forward, slope, curvature)
-        gradient = batch.semi_gradient()
+        batch, gradient = self._batch(samples, forward, slope, curvature)
         self._elementwise(Training._update_moments, gradient)
         if self.correction is None:
             return self.mu, residual
@@ -246,15 +246,34 @@ class Training:
         forward = self.network.forward(self.theta, states)
         return forward, samples.residual(forward.values, self.network.values(self.target_theta, successors))
 
-    def _batch(self, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor) -> Batch:
-        """Return the gradients of the batch: per sample if something needs them, else their sum only."""
+    def _batch(
+        self, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor
+    ) -> tuple[Linearization | None, Tensor]:
+        """Return the per-sample gradients that the correction needs, if any, and the gradient of the batch."""
+        if isinstance(self.correction, Reservoir):
+            total = self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope).total
+            return self._selected(self.correction, samples, forward, slope, curvature), total
         if self.correction is None and not self.method.linearizes:
-            return self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope)
+            return None, self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope).total
         linear = self.network.linearize(self.theta, forward, samples.discount, slope, curvature)
-        if not self.method.second_order:
-            return linear
-        hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
-        return Linearization(linear.pieces, slope, curvature, hessian)
+        if self.method.second_order:
+            hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
+            linear = Linearization(linear.pieces, slope, curvature, hessian)
+        return linear, linear.semi_gradient()
+
+    def _selected(
+        self, reservoir: Reservoir, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor
+    ) -> Linearization | None:
+        """Return the per-sample gradients of the samples that enter the reservoir; None if none does."""
+        count = slope.shape[-1]
+        selection = reservoir.choose(self.memory, count, device=self.theta.device)
+        if selection is None:
+            return None
+        chosen = selection.rows
+        discount = None if samples.discount is None else samples.discount.index_select(-1, chosen)
+        rows = chosen if discount is None else torch.cat([chosen, chosen + count])
+        slope, curvature = (x.index_select(-1, chosen) * selection.inverse_probability for x in (slope, curvature))
+        return self.network.linearize(self.theta, self.network.select_rows(forward, rows), discount, slope, curvature)
 
     def _apply_step(self, momentum: Tensor, residual: Tensor) -> None:
         """Move the parameters of healthy runs; freeze a diverged run and mark the step at which it diverged."""

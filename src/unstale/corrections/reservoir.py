@@ -1,0 +1,190 @@
+"""The full correction from a sample of the past: the cost of a step does not depend on ``β``.
+
+A *generation* is a few samples of one batch. One enters every few steps, in two stages:
+
+- The newest generations are all kept.
+- A generation that is no longer among them replaces, sample by sample, random ones of a pool. A sample survives that
+  with a probability of ``1 - 1/P``, if the pool has room for ``P`` generations.
+
+Every sample has the weight that it has in the full correction, ``(1-β) βᵃ c_k`` at age ``a``, divided by the probability
+that it is present. So ``η`` is an unbiased estimate of the full correction, for any ``β`` and any number of slots. Only
+the *change* of past gradients is estimated; the momentum itself averages all gradients.
+
+New samples contribute little, because their residuals have not shifted yet. That is why few of them are enough, and why
+they need no large share of the slots.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..momentum import per_run
+from ..per_sample.gradients import Linearization
+from . import slots
+from .base import Correction, Memory, Replay
+
+# Steps that the newest generations and the pool cover, in units of the momentum's memory, 1 / (1-β). With a pool of 1,
+# samples survive as long as their weights last: all weights in it stay the same.
+NEWEST_SPAN, POOL_SPAN = 1.0, 1.0
+MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
+# Generations in a reservoir, if batches are large enough.
+GENERATIONS = 64
+# Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
+INTERVALS = (1, 2, 4, 5, 10, 20, 25, 50, 100)
+MAX_ROUNDING = 1.25  # downwards, which leaves fewer slots for the newest
+
+
+class ReservoirPlan(NamedTuple):
+    """``samples`` of one batch enter ``every`` so many steps; ``newest`` generations of them are all kept, and a pool
+    has room for ``pool`` older ones."""
+
+    samples: int
+    every: int
+    newest: int
+    pool: int
+
+    @property
+    def slots(self) -> int:
+        return self.samples * (self.newest + self.pool)
+
+
+def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
+    """Divide at most ``slots`` slots into generations, for batches of ``batch`` samples.
+
+    Large generations are cheaper than many, because per-sample gradients are needed less often.
+
+    >>> plan_reservoir(1024, batch=16, beta=0.997)
+    ReservoirPlan(samples=16, every=10, newest=30, pool=34)
+    >>> plan_reservoir(1024, batch=1, beta=0.999)
+    ReservoirPlan(samples=1, every=1, newest=24, pool=1000)
+    >>> plan_reservoir(1024, batch=4, beta=0.9)
+    ReservoirPlan(samples=4, every=1, newest=10, pool=10)
+    """
+    memory = 1 / (1 - beta)
+    span = (NEWEST_SPAN + POOL_SPAN) * memory
+    samples = min(batch, max(1, slots // GENERATIONS))
+    every = span * samples / slots
+    if every < 1:
+        samples = min(batch, math.ceil(slots / span))
+    every = next(interval for interval in INTERVALS if interval >= min(every / MAX_ROUNDING, INTERVALS[-1]))
+    pool = max(2, math.ceil(POOL_SPAN * memory / every))
+    newest = max(1, min(slots // samples - pool, math.ceil(MAX_NEWEST_SPAN * memory / every)))
+    return ReservoirPlan(samples, every, newest, pool)
+
+
+class Selection(NamedTuple):
+    """Samples of a batch that enter, and the inverse of the probability with which each was chosen."""
+
+    rows: Tensor
+    inverse_probability: float
+
+
+class Reservoir(Correction):
+    """Remembers samples of the past, as many as the plan has slots."""
+
+    def __init__(self, plan: ReservoirPlan, seed: int = 0) -> None:
+        self.plan = plan
+        self.seed = seed
+
+    def choose(self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None) -> Selection | None:
+        """The samples of the next batch that :meth:`update` needs; None if it needs none of them.
+
+        Args:
+            memory: as in :meth:`update`.
+            samples: size of the batch.
+            call: number of the batch within its step, for gradient accumulation.
+            device: of the returned indices.
+        """
+        step, every, wanted = memory.get("step", 0), self.plan.every, self.plan.samples
+        if (step + self.seed) % every:
+            return None
+        if samples <= wanted:
+            return Selection(torch.arange(samples, device=device), float(every))
+        generation = memory.get("generation", torch.zeros((), dtype=torch.int64, device=device))
+        rows = stratified(samples, wanted, uniform(self.seed, generation, wanted, stream=1 + call))
+        return Selection(rows, every * samples / wanted)
+
+    def update(
+        self,
+        memory: Memory,
+        batch: Linearization | None,
+        displacement: Tensor,
+        beta: float | Tensor,
+        replay: Replay | None = None,
+    ) -> Tensor:
+        """As in the base class. ``batch`` has the chosen samples only, with their curvature divided by the probability
+        of being chosen; it is None if none was."""
+        if "weight" in memory:
+            slots.move(memory, displacement, beta)
+        memory["step"] = memory.get("step", 0) + 1
+        if batch is not None:
+            self._enter(memory, batch, beta)
+        return slots.eta(memory) if "weight" in memory else torch.zeros_like(displacement)
+
+    def _enter(self, memory: Memory, batch: Linearization, beta: float | Tensor) -> None:
+        wanted = self.plan.samples
+        if "weight" not in memory:
+            self._allocate(memory, batch)
+        if batch.samples > wanted:  # several batches in one step
+            rows = stratified(batch.samples, wanted, uniform(self.seed, memory["generation"], wanted, stream=0))
+            batch = batch.select(rows).scaled(batch.samples / wanted)
+        slots.fit(memory, batch)
+        where = self._make_room(memory)
+        slots.write(memory, batch, where, batch.curvature * (1 - per_run(beta, batch.curvature)))
+        memory["generation"] += 1
+
+    def _allocate(self, memory: Memory, batch: Linearization) -> None:
+        slots.allocate(memory, batch, self.plan.slots)
+        each, device = self.plan.samples, batch.slope.device
+        # On the device, so that steps can be recorded as a CUDA graph and replayed.
+        memory["generation"] = torch.zeros((), dtype=torch.int64, device=device)
+        positions = torch.arange(self.plan.slots, device=device)
+        memory["newest"], memory["pool"] = positions.view(-1, each).split([self.plan.newest, self.plan.pool])
+        memory["newest"], memory["pool"] = memory["newest"].clone(), memory["pool"].clone()
+
+    def _make_room(self, memory: Memory) -> Tensor:
+        """Move the oldest of the newest generations to the pool, and return the slots of those that it replaces."""
+        generation, newest, pool = memory["generation"], memory["newest"], memory["pool"]
+        each = torch.arange(self.plan.samples, device=pool.device)
+        number = generation - self.plan.newest  # of the generation that moves; negative while there is none
+        is_full = number >= self.plan.pool
+        random = (uniform(self.seed, generation, self.plan.samples, stream=-1) * self.plan.pool).long()
+        row = torch.where(is_full, random, number.clamp(min=0, max=self.plan.pool - 1))
+        freed = pool[row, each]
+        oldest = (generation % self.plan.newest).reshape(1)
+        moved = newest.index_select(0, oldest)[0]
+        survival = torch.where(is_full, 1 - 1 / self.plan.pool, 1.0).to(memory["weight"].dtype)
+        scale = torch.ones_like(memory["weight"][..., :1]) / survival
+        flat = pool.flatten()
+        memory["weight"].index_copy_(-1, flat, memory["weight"].index_select(-1, flat) * scale)
+        pool.index_put_((row, each), moved)
+        newest.index_copy_(0, oldest, freed.unsqueeze(0))
+        return freed
+
+
+def stratified(population: int, samples: int, uniform: Tensor) -> Tensor:
+    """One random index from each of ``samples`` equal parts of ``range(population)``.
+
+    Every index is expected ``samples / population`` times.
+    """
+    parts = torch.arange(samples, device=uniform.device)
+    return ((parts + uniform) * (population / samples)).long().clamp_(max=population - 1)
+
+
+def uniform(seed: int, counter: Tensor, count: int, stream: int = 0) -> Tensor:
+    """``count`` random numbers in [0, 1) that depend on nothing but the arguments (splitmix64).
+
+    Unlike a generator they need no state, and can be drawn in a CUDA graph.
+    """
+    start = (seed * 0x9E3779B9 + stream * 0x85EBCA6B) % (1 << 62)
+    x = (counter * count + torch.arange(count, device=counter.device)) * _GOLDEN + start
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return ((x >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
+
+
+_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed integer

@@ -1,0 +1,81 @@
+"""Past samples in slots: their gradients, their weights, and how far their residuals have shifted since they came.
+
+A memory of slots is one long batch, and the full correction is a sum over it::
+
+    as parameters move      σ_k ← σ_k + u_k · d
+    so that                 η = −Σ_k w_k σ_k v_k
+
+:class:`~unstale.corrections.window.Window` and :class:`~unstale.corrections.reservoir.Reservoir` decide which samples
+are kept, and with which weights ``w_k``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..momentum import decay_
+from ..per_sample.gradients import Linearization, SampleGradients, matched
+from .base import Memory
+
+
+def allocate(memory: Memory, batch: Linearization, slots: int) -> None:
+    """Make ``slots`` empty slots for samples like those of ``batch``."""
+    memory["shift"] = batch.slope.new_zeros(*batch.slope.shape[:-1], slots)
+    memory["weight"] = batch.slope.new_zeros(*batch.slope.shape[:-1], slots)
+    memory["pieces"] = [
+        piece.with_tensors([_empty_slots(t, axis, slots) for t, axis in piece.with_axes()]).as_dict()
+        for piece in batch.pieces
+    ]
+
+
+def as_batch(memory: Memory) -> Linearization:
+    """All slots as one long batch."""
+    pieces = tuple(SampleGradients.from_dict(plain) for plain in memory["pieces"])
+    return Linearization(pieces, memory["weight"], memory["weight"])
+
+
+def move(memory: Memory, displacement: Tensor, beta: float | Tensor) -> None:
+    """Shift the residuals by a displacement of the parameters, and let the weights decay."""
+    memory["shift"] += as_batch(memory).shift(displacement)
+    decay_(memory["weight"], beta)
+
+
+def eta(memory: Memory) -> Tensor:
+    """``η = −Σ_k w_k σ_k v_k``."""
+    return as_batch(memory).gradient((memory["weight"] * memory["shift"]).neg_())
+
+
+def fit(memory: Memory, batch: Linearization) -> None:
+    """Convert the pieces in memory so that samples like those of ``batch`` can be written to them."""
+    memory["pieces"] = [have.as_dict() for have, _ in matched(as_batch(memory).pieces, batch.pieces)]
+
+
+def write(memory: Memory, batch: Linearization, slots: Tensor, weight: Tensor) -> None:
+    """Write the samples of ``batch`` to the given slots, unshifted; slots beyond its samples become empty.
+
+    Args:
+        memory: slots that fit the batch.
+        batch: at most as many samples as there are ``slots``.
+        slots: their positions.
+        weight: of the samples, ``[..., k]``.
+    """
+    missing = len(slots) - batch.samples
+    for have, new in matched(as_batch(memory).pieces, batch.pieces):
+        for (place, axis), x in zip(have.with_axes(), new.with_samples(len(slots)).tensors, strict=True):
+            place.index_copy_(axis, slots, x)
+    if missing:
+        weight = _padded_weight(weight, missing)
+    memory["weight"].index_copy_(-1, slots, weight)
+    memory["shift"].index_fill_(-1, slots, 0.0)
+
+
+def _padded_weight(weight: Tensor, missing: int) -> Tensor:
+    padded = weight.new_zeros(*weight.shape[:-1], weight.shape[-1] + missing)
+    padded[..., : weight.shape[-1]] = weight
+    return padded
+
+
+def _empty_slots(x: Tensor, axis: int, slots: int) -> Tensor:
+    shape = list(x.shape)
+    shape[axis] = slots
+    return x.new_zeros(shape)
