@@ -3,7 +3,7 @@
 from . import corrections, diagnostics, losses, targets
 from ._batch import ConstantTargetWarning
 from ._compat import observe, unobserve
-from ._param_group import AmbiguousScalingWarning
+from ._param_group import AmbiguousScalingWarning, FewSlotsWarning
 from .corrections import paper_horizon
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
 from .per_sample.linearize import SlowGradientsWarning
@@ -17,6 +17,7 @@ __all__ = [
     "CorrectedRMSprop",
     "CorrectedSGD",
     "CorrectedTDprop",
+    "FewSlotsWarning",
     "SlowGradientsWarning",
     "corrections",
     "diagnostics",

@@ -127,7 +127,11 @@ class CorrectedOptimizer(Optimizer):
             )
             return batch.loss
         self._check_call(call, batch, groups)
-        sampled = [group for group in groups if group.needs_samples]
+        chosen = [
+            group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
+            for number, group in enumerate(groups)
+        ]
+        sampled = [group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None]
         traced = self._trace(batch, sampled)
         for group in groups:
             group.settle_scaling()
@@ -139,7 +143,7 @@ class CorrectedOptimizer(Optimizer):
                 "a parameter received a gradient although the graph does not show that the prediction depends on it, "
                 "so it cannot be corrected. Reentrant checkpointing does this; use checkpoint(use_reentrant=False)."
             )
-        found = self._linearize(traced, sampled, outputs)
+        found = self._linearize(traced, sampled, outputs) if sampled else Linearized([], {}, True)
         if not found.is_finite:
             self._refuse("a gradient of this batch's predictions or targets is not finite")
             return batch.loss
@@ -149,9 +153,8 @@ class CorrectedOptimizer(Optimizer):
         self._calls.append(call)
         self._samples = len(batch.prediction)
         gradients = dict(zip(sampled, found.gradients, strict=True))
-        for group, gradient in zip(groups, before, strict=True):
-            group.add_batch(batch, gradients.get(group))
-            group.note_gradient(gradient)
+        for group, selection, gradient in zip(groups, chosen, before, strict=True):
+            group.add_batch(batch, gradients.get(group), selection, gradient)
         for watcher in self.watchers:
             watcher(call, batch, len(self._calls) == 1)
         return batch.loss
@@ -315,16 +318,23 @@ class CorrectedOptimizer(Optimizer):
         settings = group.settings
         if not group.is_ready:
             return None
-        batch = group.pending_batch()
+        group.settle_scaling()
         if not state:
             state["mu"] = torch.zeros_like(gradient)
             state["step"] = torch.zeros((), dtype=torch.float64)
             state["bounded"] = torch.zeros((), device=gradient.device)
             state["memory"] = {}
+            if group.plan is not None:
+                state["plan"] = group.plan
         state["step"] += 1
-        momentum = running_mean_(state["mu"], gradient, group.beta)
+        beta = group.beta_at(float(state["step"]))
+        momentum = running_mean_(state["mu"], gradient, beta)
+        if group.given_beta is None:
+            state["mean_weight"] = beta * state.get("mean_weight", 0.0) + (1 - beta)
+        else:
+            state["mean_weight"] = 1 - beta ** float(state["step"])
         if group.is_corrected:
-            eta = group.eta(state, batch, self._calls)
+            eta = group.eta(state, beta, self._calls)
             # A correction without a Taylor expansion (the oracle) needs no bound.
             trust = settings["trust"] if group.needs_displacement else None
             momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
@@ -332,11 +342,11 @@ class CorrectedOptimizer(Optimizer):
                 state["bounded"] += kept < 1
             if settings["recursion"] == "literal":
                 state["literal"] = momentum * -settings["lr"]
-        return self._direction(state, settings, momentum, gradient, batch)
+        return self._direction(state, settings, momentum, gradient, group.whole_batch())
 
     @abstractmethod
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
     ) -> Tensor:
         """The corrected momentum, divided by the optimizer's denominator."""
 
@@ -344,8 +354,9 @@ class CorrectedOptimizer(Optimizer):
 
     @property
     def momentum_beta(self) -> float:
-        """``β`` of the first parameter group."""
-        return self._ready_groups()[0].beta
+        """``β`` of the first parameter group, as it is at the next step."""
+        group, state = self._ready_groups()[0], self.state_of("group 0")
+        return group.beta_at(float(state.get("step", 0)) + 1)
 
     def state_of(self, name: str) -> Any:
         """The state under a name: ``"group 0"`` and so on (a :class:`GroupState`), or ``"shared"``."""

@@ -16,35 +16,45 @@ class Options(TypedDict, total=False):
 
     correction: str
     trust: float | None
+    slots: int | None
+    budget: float
     horizon: int | None
     weight_decay: float
     block_size: int | None
     refresh: Sequence[int]
     recursion: str
     second_order: bool
+    seed: int
     on_nonfinite: str
 
 
 DEFAULTS: dict[str, Any] = dict(
     correction="auto",
     trust=1.0,
+    slots=None,
+    budget=corrections.DEFAULT_BUDGET,
     horizon=None,
     weight_decay=0.0,
     block_size=None,
     refresh=(),
     recursion="displacement",
     second_order=False,
+    seed=0,
     on_nonfinite="raise",
 )
 
 DOC = """
         correction: how past gradients are corrected. ``"none"``: not at all. ``"diagonal"``: with the diagonal of the
             Taylor term. ``"blocks"``: with blocks of it, one per parameter tensor or ``block_size`` wide. ``"dense"``:
-            with all of it, n×n. ``"window"``: with all of it, from the samples of the last ``horizon`` steps, for
-            networks of any size. ``"oracle"``: past batches are evaluated again (``backward`` then takes the batch as
-            a function). ``"auto"``: ``"dense"`` or ``"window"``, whichever does less work
-            (:func:`unstale.corrections.cheaper_full_correction`).
+            with all of it, n×n. ``"window"``: with all of it, from the samples of the last ``horizon`` steps.
+            ``"reservoir"``: with an unbiased estimate of all of it, from ``slots`` past samples, for networks of any
+            size and any ``β``. ``"oracle"``: past batches are evaluated again (``backward`` then takes the batch as a
+            function). ``"auto"``: dense, window or reservoir, whichever does least work within ``budget``
+            (:func:`unstale.corrections.make_plan`). ``repr(optimizer)`` says what was chosen.
         trust: bound ``κ`` on the norm of the correction, relative to that of the momentum; ``None`` for no bound.
+        slots: how many past samples a reservoir keeps. Default: as many as ``budget`` allows. Too few for a given ``β``
+            are noisy (:class:`unstale.FewSlotsWarning`).
+        budget: how long a step may take, relative to the uncorrected optimizer. It limits ``slots``.
         horizon: number of batches in a window or oracle, including the newest; fixed at the first step. Default: the
             first with ``β^h < 1e-3``. :func:`unstale.paper_horizon` gives the paper's ``2/(1-β)``.
         weight_decay: decoupled weight decay, ``θ ← (1 - lr · weight_decay) θ``.
@@ -52,7 +62,9 @@ DOC = """
         refresh: ages (in steps) at which the window linearizes a remembered batch again, such as ``(1, 2, 4, 8)``.
         recursion: ``"displacement"`` uses the measured displacement of the parameters. ``"literal"`` uses the paper's
             ``α μ̂``, which is correct for plain SGD at a constant learning rate only; for comparison.
-        second_order: keep second derivatives in the Taylor term (small models; not with ``"window"``).
+        second_order: keep second derivatives in the Taylor term (small models; not with ``"window"`` or
+            ``"reservoir"``).
+        seed: of the samples that a reservoir chooses.
         on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of predictions or targets, or an entry of
             ``.grad`` is not finite; or ``"skip"`` the step and count it.
 """
@@ -62,6 +74,8 @@ def check(group: dict[str, Any]) -> None:
     """Raise ValueError for an invalid option of a parameter group."""
     for name, value in _betas(group):
         usual = 0.999 if name == "betas[1]" else 0.9
+        if value is None and name in ("beta", "betas[0]"):
+            continue
         if not _is_number(value) or not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, {usual} is usual.")
     for name in ("lr", "eps", "weight_decay"):
@@ -74,16 +88,22 @@ def check(group: dict[str, Any]) -> None:
     _one_of("on_nonfinite", group, ("raise", "skip"))
     if group["trust"] is not None and (not _is_number(group["trust"]) or not group["trust"] > 0):
         raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']}.")
-    for name in ("horizon", "block_size"):
+    for name in ("slots", "horizon", "block_size"):
         if group[name] is not None and not _is_count(group[name]):
             raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]}.")
+    if not _is_number(group["budget"]) or not group["budget"] > 1:
+        raise ValueError(f"budget must be a number above 1, the cost of an uncorrected step, got {group['budget']!r}.")
+    if not isinstance(group["seed"], int) or isinstance(group["seed"], bool) or group["seed"] < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {group['seed']!r}.")
+    if group["slots"] is not None and group["correction"] not in ("reservoir", "auto"):
+        raise ValueError(f"slots are for correction='reservoir' (or 'auto'), got {group['correction']!r}.")
     if not isinstance(group["refresh"], Iterable) or not all(_is_count(age) for age in group["refresh"]):
         raise ValueError(
             f"refresh must list ages in steps of at least 1, got {group['refresh']}. Give a tuple such as (1, 2, 4)."
         )
     if group["refresh"] and group["correction"] not in ("window", "auto"):
         raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
-    if group["second_order"] and group["correction"] in ("window", "oracle", "none"):
+    if group["second_order"] and group["correction"] in ("window", "reservoir", "oracle", "none"):
         raise ValueError(
             f"second_order=True does nothing for correction={group['correction']!r}; "
             "use 'dense', 'blocks' or 'diagonal'."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from . import corrections
 from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
 from ._warnings import user_stacklevel
+from .momentum import MIN_MEMORY, growing_beta
 from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged
 from .per_sample.jacobian import vector_jacobian_products
 from .per_sample.linearize import linearize, trace_batch
@@ -23,14 +24,18 @@ class GroupState(TypedDict, total=False):
     step: Tensor  # float64, on the CPU: 0.999^t must not be rounded
     mu: Tensor
     square: Tensor  # the running mean in Adam's and RMSprop's denominators
-    correction: str  # what "auto" selected
-    horizon: int  # length of a window or oracle, fixed at the first step
+    mean_weight: float  # the sum of the weights of all gradients in mu
+    plan: corrections.Plan  # what was decided at the first batch
     memory: corrections.Memory  # what the correction remembers
     anchor: Tensor  # the parameters at the last linearization
     literal: Tensor  # -α μ̂ of the last step, for recursion="literal"
     mu_norm: Tensor
     eta_norm: Tensor
     bounded: Tensor  # steps on which the trust bound acted
+
+
+class FewSlotsWarning(UserWarning):
+    """A reservoir has too few slots for its ``β`` and the size of batches."""
 
 
 class AmbiguousScalingWarning(UserWarning):
@@ -46,12 +51,15 @@ class ParamGroup:
         self.params = FlatParams(settings["params"], vectors_first=settings["correction"] != "blocks")
         kind = corrections.CLASSES.get(settings["correction"])
         self.is_corrected = kind is not None
+        self._needs_whole_batch = optimizer_needs_samples
         self.needs_samples = optimizer_needs_samples or (kind is not None and kind.needs_per_sample_gradients)
         self.needs_replay = kind is not None and (kind.needs_replay or bool(settings["refresh"]))
         self.needs_displacement = kind is not None and kind.needs_displacement
         self.needs_batch = self.is_corrected or self.needs_samples
+        self.plan: corrections.Plan | None = None
         self._correction: corrections.Correction | None = None
-        self._pending: list[Batch] = []
+        self._pending: list[Batch] = []  # what the correction has chosen of each batch
+        self._whole: list[Linearization] = []  # all samples of each batch, if the optimizer needs them
         self._factors: list[Any] = []  # by which the gradient of each call of backward was scaled since
         self._samples = 0  # in the pending batches
         self._point: Tensor | None = None
@@ -62,9 +70,19 @@ class ParamGroup:
         self.scratch: Tensor | None = None
 
     @property
-    def beta(self) -> float:
-        """``β``, which a scheduler may have changed."""
-        return self.settings["beta"] if "beta" in self.settings else self.settings["betas"][0]
+    def given_beta(self) -> float | None:
+        """``β``, which a scheduler may have changed; None if it grows with training."""
+        beta = self.settings["beta"] if "beta" in self.settings else self.settings["betas"][0]
+        if beta is None and self.settings["correction"] not in corrections.LONG_MEMORY:
+            return corrections.DEFAULT_BETA
+        return beta
+
+    def beta_at(self, step: float) -> float:
+        """``β`` of a step, counted from 1."""
+        beta = self.given_beta
+        if beta is not None:
+            return beta
+        return growing_beta(step, MIN_MEMORY if self.plan is None else self.plan["max_memory"])
 
     @property
     def _precision(self) -> torch.finfo:
@@ -74,7 +92,7 @@ class ParamGroup:
     @property
     def is_ready(self) -> bool:
         """Whether it has the batch that its step needs; False for a group that was added after ``backward``."""
-        return bool(self._pending) or not self.needs_batch
+        return bool(self._factors) or not self.needs_batch
 
     # --------------------------------------------------------------------------------------------------- backward
 
@@ -84,30 +102,82 @@ class ParamGroup:
         if self.needs_displacement:
             self._point, self._free = self.params.point(out=self._free), None
 
-    def add_batch(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...] | None) -> None:
-        """Keep a batch until the step."""
+    def choose(self, state: GroupState, samples: int, call: int) -> corrections.Selection | None:
+        """What of the next batch is needed; None if nothing is.
+
+        Args:
+            state: of this group.
+            samples: size of the batch.
+            call: number of the batch within its step.
+        """
+        chosen = None
+        if self.is_corrected:
+            correction = self._prepared(state, samples)
+            chosen = correction.choose(state.get("memory", {}), samples, call, self.params.device)
+        return corrections.Selection(None, 0.0) if chosen is None and self._needs_whole_batch else chosen
+
+    def _prepared(self, state: GroupState, samples: int) -> corrections.Correction:
+        """The correction, planned at the first batch."""
+        if self._correction is None:
+            self.plan = state.get("plan") or self._make_plan(samples)
+            self._correction = corrections.build(self.plan, self.settings, self.params.lengths)
+        return self._correction
+
+    def _make_plan(self, samples: int) -> corrections.Plan:
+        sizes = corrections.Sizes(
+            parameters=self.params.size,
+            slot_numbers=corrections.slot_numbers(self.params.parameters),
+            batch=samples,
+            device=self.params.device.type,
+            itemsize=self.params.dtype.itemsize,
+        )
+        plan = corrections.make_plan(self.settings, self.given_beta, sizes)
+        advice = corrections.too_few_slots(plan, samples)
+        if advice:
+            warnings.warn(advice, FewSlotsWarning, stacklevel=user_stacklevel())
+        return plan
+
+    def add_batch(
+        self,
+        batch: EvaluatedBatch,
+        gradients: tuple[SampleGradients, ...] | None,
+        selection: corrections.Selection | None,
+        before: Tensor | None,
+    ) -> None:
+        """Keep what is needed of a batch until the step.
+
+        Args:
+            batch: the batch.
+            gradients: its per-sample gradients, if they are needed.
+            selection: what the correction has chosen.
+            before: what was in ``.grad``, if hooks may have changed what the batch added to it.
+        """
         self._factors.append(1.0)
         self._samples += len(batch.prediction)
-        if gradients is not None:
-            self._pending.append(self._linearization(batch, gradients))
-        elif self.is_corrected:
-            self._pending.append(self._summed_gradient(batch))
+        if selection is None or not self.needs_batch:
+            return
+        whole = self._summed_gradient(batch) if gradients is None else self._linearization(batch, gradients)
+        if before is not None:
+            whole = self._scaled_by_hooks(whole, before)
+        if self._needs_whole_batch:
+            assert isinstance(whole, Linearization)
+            self._whole.append(whole)
+        if self.is_corrected and selection.inverse_probability:
+            self._pending.append(_chosen(whole, selection))
+        self._left = self.params.gradient_sample()
 
     def gradient_before_hooks(self) -> Tensor | None:
         """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
         return self.params.gradient() if self.needs_batch and self.params.has_hooks else None
 
-    def note_gradient(self, before: Tensor | None) -> None:
-        """Remember what ``backward`` left in ``.grad``, to see at the step whether it was scaled."""
-        if not self._pending:
-            return
-        self._left = self.params.gradient_sample()
-        if before is not None:
-            own = self._pending[-1].semi_gradient()
-            factor = common_factor(own, self.params.gradient() - before, self._precision, tolerance=1000)
-            if factor is not None and abs(factor - 1) > 1000 * self._precision.eps:
-                self._pending[-1] = self._pending[-1].scaled(factor)
-                self._factors[-1] = factor
+    def _scaled_by_hooks(self, batch: Batch, before: Tensor) -> Batch:
+        """The batch, scaled as hooks on the parameters scaled its gradient, if that is certain."""
+        added = self.params.gradient() - before
+        factor = common_factor(batch.semi_gradient(), added, self._precision, tolerance=1000)
+        if factor is None or abs(factor - 1) <= 1000 * self._precision.eps:
+            return batch
+        self._factors[-1] = factor
+        return batch.scaled(factor)
 
     @property
     def was_cleared(self) -> bool:
@@ -120,6 +190,7 @@ class ParamGroup:
 
     def forget_batches(self) -> None:
         self._pending.clear()
+        self._whole.clear()
         self._factors = []
         self._samples = 0
         self._point = self._left = None
@@ -152,7 +223,7 @@ class ParamGroup:
 
     def record_scaling(self, factor: Tensor | float) -> None:
         """Scale the pending batches by ``factor``, as ``.grad`` was scaled."""
-        if self._pending:
+        if self._left is not None:
             self._scale_pending(factor)
             self._left = self.params.gradient_sample()
 
@@ -167,14 +238,12 @@ class ParamGroup:
     def _scale_pending(self, factor: Tensor | float) -> None:
         if not isinstance(factor, float) or factor != 1.0:
             self._pending = [batch.scaled(factor) for batch in self._pending]
+            self._whole = [batch.scaled(factor) for batch in self._whole]
             self._factors = [before * factor for before in self._factors]
 
-    def pending_batch(self) -> Any:
-        """The pending batches as one, scaled as ``.grad`` was since ``backward``; None if there is none."""
-        if not self._pending:
-            return None
-        self.settle_scaling()
-        return merged(self._pending)
+    def whole_batch(self) -> Linearization | None:
+        """All samples of the pending batches; None unless the optimizer needs them."""
+        return cast(Linearization, merged(self._whole)) if self._whole else None
 
     def _inferred_scale(self, left: Tensor, now: Tensor) -> float:
         """By how much ``.grad`` was scaled (clipping, unscaling), if that is certain; 1 otherwise."""
@@ -193,15 +262,10 @@ class ParamGroup:
             return 1.0
         return scale
 
-    def eta(self, state: GroupState, batch: Batch, calls: list[BackwardCall]) -> Tensor:
+    def eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
         """Update the correction with the parameters' displacement and the new batch, and return ``η``."""
-        if self._correction is None:
-            if "horizon" not in state:
-                state["horizon"] = int(self.settings["horizon"] or corrections.default_horizon(self.beta))
-                state["correction"] = corrections.resolve(self.settings, self.params.size, batch, state["horizon"])
-            self._correction = corrections.build(
-                state["correction"], self.settings, self.params.lengths, state["horizon"]
-            )
+        assert self._correction is not None
+        batch = merged(self._pending) if self._pending else None
         replay = None
         if self.needs_replay:
             # A group that was added between two calls of backward knows of the later ones alone.
@@ -210,7 +274,7 @@ class ParamGroup:
             def replay() -> Batch:
                 return merged([self._replayed(call).scaled(scale) for call, scale in scaled_calls])
 
-        return self._correction.update(state["memory"], batch, self._displacement(state), self.beta, replay)
+        return self._correction.update(state["memory"], batch, self._displacement(state), beta, replay)
 
     def _displacement(self, state: GroupState) -> Tensor:
         """``d``, how far the parameters moved since the last linearization."""
@@ -229,6 +293,14 @@ class ParamGroup:
         with self.params.hooks_disabled():
             found = linearize(trace_batch(batch.prediction, batch.target), [self.params])
         return self._linearization(batch, found.gradients[0])
+
+
+def _chosen(batch: Batch, selection: corrections.Selection) -> Batch:
+    """The chosen samples, with the weight of all."""
+    if selection.rows is not None:
+        assert isinstance(batch, Linearization)
+        batch = batch.select(selection.rows)
+    return batch if selection.inverse_probability == 1 else batch.scaled(selection.inverse_probability)
 
 
 def common_factor(before: Tensor, now: Tensor, precision: torch.finfo, tolerance: float = 8) -> float | None:

@@ -63,7 +63,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
                 staleness=float(state["eta_norm"] / state["mu_norm"]) if state.get("eta_norm") else 0.0,
                 bounded_share=float(state.get("bounded", 0)) / max(1, steps),
                 steps=steps,
-                correction=state.get("correction", settings["correction"]),
+                correction=state["plan"]["correction"] if "plan" in state else settings["correction"],
             )
         )
     return readings

@@ -32,11 +32,11 @@ class CorrectedSGD(CorrectedOptimizer):
     >>> optimizer.zero_grad()
     """
 
-    def __init__(self, params: Any, lr: float, beta: float = 0.9, **options: Unpack[Options]) -> None:
+    def __init__(self, params: Any, lr: float, beta: float | None = None, **options: Unpack[Options]) -> None:
         super().__init__(params, dict(lr=lr, beta=beta), dict(options))
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
     ) -> Tensor:
         return momentum
 
@@ -58,14 +58,14 @@ class CorrectedAdam(CorrectedOptimizer):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float | None, float] = (None, 0.999),
         eps: float = 1e-8,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps), dict(options))
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
     ) -> Tensor:
         return _debiased(state, settings, momentum, gradient.square())
 
@@ -80,8 +80,9 @@ class CorrectedTDprop(CorrectedAdam):
     _needs_samples = True
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
     ) -> Tensor:
+        assert batch is not None
         return _debiased(state, settings, momentum, batch.squared_diagonal())
 
 
@@ -104,7 +105,7 @@ class CorrectedRMSprop(CorrectedOptimizer):
         self,
         params: Any,
         lr: float = 1e-2,
-        beta: float = 0.9,
+        beta: float | None = None,
         alpha: float = 0.99,
         eps: float = 1e-8,
         **options: Unpack[Options],
@@ -112,7 +113,7 @@ class CorrectedRMSprop(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, beta=beta, alpha=alpha, eps=eps), dict(options))
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization
+        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
     ) -> Tensor:
         mean = _running(state, gradient.square(), settings["alpha"])
         return momentum / mean.sqrt().add_(settings["eps"])
@@ -125,10 +126,10 @@ for _class in (CorrectedSGD, CorrectedAdam, CorrectedRMSprop):
 
 def _debiased(state: GroupState, settings: dict[str, Any], momentum: Tensor, square: Tensor) -> Tensor:
     """Adam's quotient of two means that both start at zero."""
-    beta1, beta2 = settings["betas"]
+    beta2 = settings["betas"][1]
     mean = _running(state, square, beta2)
     root = (mean / (1 - beta2 ** state["step"])).sqrt_().add_(settings["eps"])
-    return momentum / root.mul_(1 - beta1 ** state["step"])
+    return momentum / root.mul_(state["mean_weight"])
 
 
 def _running(state: GroupState, square: Tensor, beta: float) -> Tensor:

@@ -1,31 +1,51 @@
 """Corrections of past gradients: one correction per file, one interface (:mod:`.base`)."""
 
-from .base import Correction, Memory, Replay
+from .base import Correction, Memory, Replay, Selection
 from .blocks import Blocks, dense
 from .diagonal import Diagonal
 from .oracle import Oracle
-from .reservoir import Reservoir, ReservoirPlan, Selection, plan_reservoir
-from .select import CLASSES, NAMES, build, cheaper_full_correction, default_horizon, paper_horizon, resolve
+from .reservoir import Reservoir, ReservoirPlan, plan_reservoir
+from .select import (
+    CLASSES,
+    DEFAULT_BETA,
+    DEFAULT_BUDGET,
+    LONG_MEMORY,
+    NAMES,
+    Plan,
+    Sizes,
+    build,
+    default_horizon,
+    make_plan,
+    paper_horizon,
+    slot_numbers,
+    too_few_slots,
+)
 from .window import Window
 
 __all__ = [
     "CLASSES",
+    "DEFAULT_BETA",
+    "DEFAULT_BUDGET",
+    "LONG_MEMORY",
     "NAMES",
     "Blocks",
     "Correction",
     "Diagonal",
     "Memory",
     "Oracle",
+    "Plan",
     "Replay",
     "Reservoir",
     "ReservoirPlan",
     "Selection",
+    "Sizes",
     "Window",
     "build",
-    "cheaper_full_correction",
     "default_horizon",
     "dense",
+    "make_plan",
     "paper_horizon",
     "plan_reservoir",
-    "resolve",
+    "slot_numbers",
+    "too_few_slots",
 ]

@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 Memory = dict[str, Any]
 Replay = Callable[[], Any]
+
+
+class Selection(NamedTuple):
+    """Samples of a batch, by their indices (None: all), and the inverse of the probability that each was chosen."""
+
+    rows: Tensor | None
+    inverse_probability: float
 
 
 class Correction(ABC):
@@ -26,6 +34,17 @@ class Correction(ABC):
     needs_per_sample_gradients: ClassVar[bool] = True
     needs_displacement: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
+
+    def choose(self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None) -> Selection | None:
+        """The samples of the next batch that :meth:`update` needs; None if it needs none of them.
+
+        Args:
+            memory: as in :meth:`update`.
+            samples: size of the batch.
+            call: number of the batch within its step, for gradient accumulation.
+            device: of the returned indices.
+        """
+        return Selection(None, 1.0)
 
     @abstractmethod
     def update(
@@ -36,7 +55,8 @@ class Correction(ABC):
         Args:
             memory: what earlier calls left; empty at the first.
             batch: a :class:`~unstale.per_sample.gradients.Linearization`, or a
-                :class:`~unstale.per_sample.gradients.SummedGradient` where no per-sample gradients are needed.
+                :class:`~unstale.per_sample.gradients.SummedGradient` where no per-sample gradients are needed. It has
+                the chosen samples only, with curvatures divided by their probabilities; None if none was chosen.
             displacement: ``d [..., n]``, how far the parameters moved since the last batch.
             beta: ``β`` of this step.
             replay: evaluates the batch again at the parameters of the time when it is called.

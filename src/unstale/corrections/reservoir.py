@@ -25,7 +25,7 @@ from torch import Tensor
 from ..momentum import per_run
 from ..per_sample.gradients import Linearization
 from . import slots
-from .base import Correction, Memory, Replay
+from .base import Correction, Memory, Replay, Selection
 
 # Steps that the newest generations and the pool cover, in units of the momentum's memory, 1 / (1-β). With a pool of 1,
 # samples survive as long as their weights last: all weights in it stay the same.
@@ -76,13 +76,6 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     return ReservoirPlan(samples, every, newest, pool)
 
 
-class Selection(NamedTuple):
-    """Samples of a batch that enter, and the inverse of the probability with which each was chosen."""
-
-    rows: Tensor
-    inverse_probability: float
-
-
 class Reservoir(Correction):
     """Remembers samples of the past, as many as the plan has slots."""
 
@@ -91,14 +84,6 @@ class Reservoir(Correction):
         self.seed = seed
 
     def choose(self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None) -> Selection | None:
-        """The samples of the next batch that :meth:`update` needs; None if it needs none of them.
-
-        Args:
-            memory: as in :meth:`update`.
-            samples: size of the batch.
-            call: number of the batch within its step, for gradient accumulation.
-            device: of the returned indices.
-        """
         step, every, wanted = memory.get("step", 0), self.plan.every, self.plan.samples
         if (step + self.seed) % every:
             return None
@@ -116,8 +101,6 @@ class Reservoir(Correction):
         beta: float | Tensor,
         replay: Replay | None = None,
     ) -> Tensor:
-        """As in the base class. ``batch`` has the chosen samples only, with their curvature divided by the probability
-        of being chosen; it is None if none was."""
         if "weight" in memory:
             slots.move(memory, displacement, beta)
         memory["step"] = memory.get("step", 0) + 1

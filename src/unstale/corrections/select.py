@@ -1,15 +1,22 @@
-"""Which correction to use, and how long it remembers."""
+"""Which correction to use, how long it remembers, and what that costs.
+
+The cost of a step is counted in multiply-adds, with the overhead of operations as so many multiply-adds more. The rule
+depends on sizes and the kind of device only, never on measured times, so that a run can be repeated.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
+
+from torch import Tensor
 
 from .base import Correction
 from .blocks import Blocks, dense
 from .diagonal import Diagonal
 from .oracle import Oracle
+from .reservoir import Reservoir, ReservoirPlan, plan_reservoir
 from .window import Window
 
 CLASSES: dict[str, type[Correction]] = {
@@ -17,13 +24,50 @@ CLASSES: dict[str, type[Correction]] = {
     "blocks": Blocks,
     "dense": Blocks,
     "window": Window,
+    "reservoir": Reservoir,
     "oracle": Oracle,
-    "auto": Window,  # or dense, which has the same needs
+    "auto": Reservoir,  # or dense or window, which have the same needs
 }
 NAMES = ("none", *CLASSES)
+# Corrections with a long memory, unless β is given.
+LONG_MEMORY = ("auto", "dense", "reservoir")
 
-# The dense form is not chosen by "auto" above this many matrix entries: 2 GiB in float32.
-MAX_DENSE_ENTRIES = 1 << 29
+DEFAULT_BETA = 0.9
+MAX_MEMORY = 1000.0  # steps
+# A reservoir with fewer slots than this share of the samples in the momentum's memory is noisy.
+MIN_SAMPLING_RATIO = 1 / 8
+# A dense matrix made from this many samples is as good as one of all samples.
+ENOUGH_SAMPLES = 3000
+MAX_DENSE_INTERVAL = 5  # in steps
+
+DEFAULT_BUDGET = 2.5
+MIN_SLOTS, MAX_SLOTS = 64, 4096
+MAX_SLOT_BYTES = 1 << 30  # of all slots, unless their number is given
+# Time of a small training step, in multiply-adds of a matrix product that would take as long.
+OVERHEAD = {"cpu": 1.0e7, "cuda": 1.0e10}
+# Share of a budget of 1 that an uncorrected step and the bookkeeping of a correction take.
+FIXED_COST = 1.5
+
+
+class Plan(TypedDict):
+    """What was decided at the first batch."""
+
+    correction: str
+    horizon: int  # of a window or oracle, in steps
+    every: int  # steps between batches that enter a dense matrix
+    reservoir: list[int] | None
+    max_memory: float  # of a growing β, in steps
+    reason: str
+
+
+class Sizes(TypedDict):
+    """What a plan depends on, besides settings."""
+
+    parameters: int
+    slot_numbers: int  # stored per sample in a slot
+    batch: int
+    device: str
+    itemsize: int
 
 
 def default_horizon(beta: float) -> int:
@@ -44,41 +88,91 @@ def paper_horizon(beta: float) -> int:
     return max(1, round(2 / (1 - beta)))
 
 
-def cheaper_full_correction(size: int, samples: int, horizon: int) -> str:
-    """``"dense"`` or ``"window"``, whichever does less work per step for ``n`` parameters and ``m`` samples.
+def slots_within(budget: float, sizes: Sizes) -> int:
+    """The number of slots with which a step costs at most ``budget`` times an uncorrected one: a power of two.
 
-    The dense form spends ``m n²`` multiply-adds on the new Taylor term and reads and writes its matrix at the speed of
-    memory, which takes as long as 6 more samples would. The window touches each of its ``H m`` samples' gradients about
-    three times, out of cache, where an entry costs more: ``5 H m n``. Both constants were fitted to times on a CPU
-    (``benchmarks/crossover.py``).
-
-    >>> cheaper_full_correction(size=609, samples=16, horizon=688)
-    'dense'
-    >>> cheaper_full_correction(size=2241, samples=16, horizon=66)
-    'window'
+    An uncorrected step takes the overhead of its operations and about ``6 m n`` multiply-adds (two forward passes and a
+    backward pass); ``K`` slots take ``3 K n`` more.
     """
-    dense_work, window_work = size * size * (samples + 6), 5 * horizon * samples * size
-    return "dense" if dense_work <= window_work and size * size <= MAX_DENSE_ENTRIES else "window"
+    n, device = sizes["parameters"], sizes["device"]
+    step = OVERHEAD.get(device, OVERHEAD["cuda"]) + 6 * sizes["batch"] * n
+    slots = (budget - FIXED_COST) * step / (3 * n)
+    slots = min(slots, MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]))
+    return min(MAX_SLOTS, max(MIN_SLOTS, 1 << max(0, math.floor(math.log2(max(1.0, slots))))))
 
 
-def resolve(settings: dict[str, Any], size: int, batch: Any, horizon: int) -> str:
-    """The correction that ``settings`` name, with ``"auto"`` decided by the first batch."""
-    name = settings["correction"]
-    if name != "auto":
-        return name
+def dense_interval(batch: int, memory: float) -> int:
+    """Steps between batches that enter a dense matrix."""
+    return next(every for every in (5, 2, 1) if every == 1 or batch * memory >= ENOUGH_SAMPLES * every)
+
+
+def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Plan:
+    """Decide, at the first batch, what ``settings`` leave open.
+
+    Args:
+        settings: of a parameter group.
+        beta: ``β``, if it is given.
+        sizes: of the model and the batch.
+    """
+    name, batch = settings["correction"], sizes["batch"]
+    slots = settings["slots"] or slots_within(settings["budget"], sizes)
+    memory = 1 / (1 - beta) if beta is not None else MAX_MEMORY
+    reason = ""
+    if name == "auto":
+        name, reason = _choose(settings, beta, memory, slots, sizes)
+    if name == "window" and beta is None:
+        memory = 1 / (1 - DEFAULT_BETA)
+    if name == "reservoir" and beta is None:
+        memory = max(1 / (1 - DEFAULT_BETA), min(MAX_MEMORY, slots / (batch * MIN_SAMPLING_RATIO)))
+    horizon = int(settings["horizon"] or default_horizon(DEFAULT_BETA if beta is None else beta))
+    reservoir = list(plan_reservoir(slots, batch, 1 - 1 / memory)) if name == "reservoir" else None
+    every = dense_interval(batch, memory) if name == "dense" and settings["correction"] == "auto" else 1
+    return Plan(
+        correction=name, horizon=horizon, every=every, reservoir=reservoir, max_memory=memory, reason=reason
+    )
+
+
+def _choose(
+    settings: dict[str, Any], beta: float | None, memory: float, slots: int, sizes: Sizes
+) -> tuple[str, str]:
+    """What ``correction="auto"`` means, and why."""
+    n, batch = sizes["parameters"], sizes["batch"]
     if settings["second_order"]:
-        return "dense"
+        return "dense", "second derivatives need the matrix"
     if settings["refresh"]:
-        return "window"
-    return cheaper_full_correction(size, batch.samples, horizon)
+        return "window", "refresh needs batches to be kept whole"
+    # Reading the matrix takes n² multiply-adds, and adding a batch to it (m + 6) n², from memory.
+    dense_work = n * n * (2 + (batch + 6) / dense_interval(batch, memory))
+    slots_work = 3 * slots * n
+    if dense_work <= slots_work:
+        return "dense", f"a {n:,}×{n:,} matrix is less work than {slots:,} slots"
+    if beta is not None and default_horizon(beta) * batch <= slots:
+        return "window", f"{slots:,} slots hold every sample that still counts"
+    return "reservoir", f"{slots:,} slots are less work than a {n:,}×{n:,} matrix"
 
 
-def build(name: str, settings: dict[str, Any], lengths: Sequence[int], horizon: int) -> Correction:
-    """A correction by name, for parameters of the given lengths."""
+def too_few_slots(plan: Plan, batch: int) -> str | None:
+    """What to do about a reservoir with too few slots for its ``β``; None if it has enough."""
+    if plan["reservoir"] is None:
+        return None
+    slots, memory = ReservoirPlan(*plan["reservoir"]).slots, plan["max_memory"]
+    if slots >= MIN_SAMPLING_RATIO * batch * memory * 0.8:  # slots are rounded to whole generations
+        return None
+    enough, shorter = math.ceil(MIN_SAMPLING_RATIO * batch * memory), slots / (MIN_SAMPLING_RATIO * batch)
+    return (
+        f"{slots:,} slots are few for β = {1 - 1 / memory:.4g} and batches of {batch}: the correction is noisy, and can "
+        f"diverge at large learning rates. Use at least {enough:,} slots"
+        + (f", or β of at most {1 - 1 / shorter:.4g}, or leave β out." if shorter > 1 else ".")
+    )
+
+
+def build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int]) -> Correction:
+    """The planned correction, for parameters of the given lengths."""
+    name = plan["correction"]
     if name == "diagonal":
         return Diagonal()
     if name == "dense":
-        return dense(sum(lengths))
+        return dense(sum(lengths), plan["every"])
     if name == "blocks":
         width = settings["block_size"]
         if width is None:
@@ -86,5 +180,13 @@ def build(name: str, settings: dict[str, Any], lengths: Sequence[int], horizon: 
         whole, rest = divmod(sum(lengths), int(width))
         return Blocks([int(width)] * whole + [rest] * (rest > 0))
     if name == "window":
-        return Window(horizon, settings["refresh"])
-    return Oracle(horizon)
+        return Window(plan["horizon"], settings["refresh"])
+    if name == "reservoir":
+        assert plan["reservoir"] is not None
+        return Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])
+    return Oracle(plan["horizon"])
+
+
+def slot_numbers(parameters: Sequence[Tensor]) -> int:
+    """Numbers stored per sample, for prediction and target: ``i + o`` for a matrix ``[o, i]``, all entries otherwise."""
+    return 2 * sum(min(p.numel(), sum(p.shape)) if p.ndim == 2 else p.numel() for p in parameters)

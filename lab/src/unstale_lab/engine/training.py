@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstale.corrections import Reservoir
+from unstale.corrections import Selection
 from unstale.momentum import correct, running_mean_
 from unstale.per_sample.gradients import Linearization
 
@@ -250,29 +250,31 @@ class Training:
         self, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor
     ) -> tuple[Linearization | None, Tensor]:
         """Return the per-sample gradients that the correction needs, if any, and the gradient of the batch."""
-        if isinstance(self.correction, Reservoir):
-            total = self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope).total
-            return self._selected(self.correction, samples, forward, slope, curvature), total
-        if self.correction is None and not self.method.linearizes:
-            return None, self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope).total
+        count = slope.shape[-1]
+        if self.correction is not None:
+            selection = self.correction.choose(self.memory, count, device=self.theta.device)
+        else:
+            selection = Selection(None, 1.0) if self.method.linearizes else None
+        if selection is None or selection.rows is not None:
+            gradient = self.network.gradient(self.theta, self.network.state_rows(forward, count), slope).total
+            if selection is None or selection.rows is None:
+                return None, gradient
+            slope, curvature = slope * selection.inverse_probability, curvature * selection.inverse_probability
+            return self._selected(selection.rows, samples, forward, slope, curvature), gradient
         linear = self.network.linearize(self.theta, forward, samples.discount, slope, curvature)
+        gradient = linear.semi_gradient()
         if self.method.second_order:
-            hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
+            hessian = self.network.hessian(self.theta, samples.rows[..., :count, :], slope)
             linear = Linearization(linear.pieces, slope, curvature, hessian)
-        return linear, linear.semi_gradient()
+        return linear.scaled(selection.inverse_probability), gradient
 
     def _selected(
-        self, reservoir: Reservoir, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor
-    ) -> Linearization | None:
-        """Return the per-sample gradients of the samples that enter the reservoir; None if none does."""
-        count = slope.shape[-1]
-        selection = reservoir.choose(self.memory, count, device=self.theta.device)
-        if selection is None:
-            return None
-        chosen = selection.rows
+        self, chosen: Tensor, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor
+    ) -> Linearization:
+        """Return the per-sample gradients of the chosen samples."""
         discount = None if samples.discount is None else samples.discount.index_select(-1, chosen)
-        rows = chosen if discount is None else torch.cat([chosen, chosen + count])
-        slope, curvature = (x.index_select(-1, chosen) * selection.inverse_probability for x in (slope, curvature))
+        rows = chosen if discount is None else torch.cat([chosen, chosen + slope.shape[-1]])
+        slope, curvature = (x.index_select(-1, chosen) for x in (slope, curvature))
         return self.network.linearize(self.theta, self.network.select_rows(forward, rows), discount, slope, curvature)
 
     def _apply_step(self, momentum: Tensor, residual: Tensor) -> None:
