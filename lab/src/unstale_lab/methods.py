@@ -85,6 +85,11 @@ def horizon(run: Run) -> int:
     return min(run.horizon or paper_horizon(run.beta), run.steps)
 
 
+def trust_bound(run: Run) -> float | None:
+    """Return the bound κ on the correction: the run's own, or else the method's; ``None`` for no bound."""
+    return METHODS[run.method].trust if run.trust < 0 else run.trust or None
+
+
 def has_one_beta(run: Run) -> bool:
     """Return whether runs like this one can only be batched with runs of the same β.
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from unstale.momentum import correct, running_mean_
-from unstale.per_sample.gradients import Batch, Linearization
+from unstale.per_sample.gradients import Batch, Linearization, SummedGradient
 
 from .. import methods, problems
 from ..checkpoint import Checkpoint
+from ..errors import UserError, unknown
 from ..experiment import Run
 from ..precision import matmul_precision
 from ..records import Record
@@ -23,8 +24,10 @@ from .corrections import build_correction
 from .data import Feed, Samples, to_device
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
 from .network import ForwardPass
+from .schedules import LR_SCHEDULES, averaging_decay, growing_decay, lr_factor
 from .step_timer import StepTimer
 from .torch_compile import can_compile, compile_once
+from .traces import check_traces, update_trace_
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGENCE_THRESHOLD = 1e6
@@ -46,6 +49,9 @@ STATE = (
     "assumed_displacement",
     "memory",
     "target_theta",
+    "averaged_theta",
+    "trace",
+    "trace_decay",
     "step_number",
     "diverged_at",
 )
@@ -66,6 +72,7 @@ class Training:
 
     def __init__(self, runs: Sequence[Run], device: str) -> None:
         first = runs[0]
+        check_settings(first)
         self.num_requested = len(runs)
         self.runs = runs = list(runs) * (2 if len(runs) == 1 and device == "cpu" else 1)
         self.method = methods.METHODS[first.method]
@@ -86,6 +93,9 @@ class Training:
         self.beta = per_run([run.beta for run in runs])
         self.decay = first.beta if methods.has_one_beta(first) else self.beta
         assert isinstance(self.decay, Tensor) or {run.beta for run in runs} == {self.decay}
+        if first.beta_growth:
+            self.decay = torch.zeros_like(self.beta)  # written at every step
+        self.trust = methods.trust_bound(first)
         # Undamped momentum adds gradients without the factor 1-β.
         self.lr = per_run([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
@@ -97,6 +107,9 @@ class Training:
         self.memory: dict[str, Any] = {}
         self.backward_passes = 0
         self.target_theta = self.theta.clone() if self.method.target_every else None
+        self.averaged_theta = self.theta.clone() if first.weight_average else None
+        self.trace = torch.zeros_like(self.theta) if first.trace_decay else None
+        self.trace_decay = torch.zeros_like(self.lr) if first.trace_decay else None  # γλ; 0 after an episode
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.diverged_at = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
         if self.is_oracle:
@@ -174,6 +187,9 @@ class Training:
     def step(self) -> None:
         """Make one step of every run on the feed's current batch."""
         rows_before = self.network.rows_backward
+        if self.runs[0].beta_growth:
+            assert isinstance(self.decay, Tensor)
+            self.decay.copy_(growing_decay(self.beta, self.runs[0].beta_growth, self.step_number))
         momentum, residual = self._oracle_momentum() if self.is_oracle else self._corrected_momentum()
         if self.history is not None:
             self.history.append(self.theta, self.step_number)
@@ -193,7 +209,7 @@ class Training:
             return self.mu, residual
         displacement = self.displacement if self.assumed_displacement is None else self.assumed_displacement
         eta = self.correction.update(self.memory, batch, displacement, self.decay)
-        corrected = correct(self.mu, eta, self.method.trust)
+        corrected = correct(self.mu, eta, self.trust)
         if self.trust_statistics is not None:
             self.trust_statistics.update(corrected)
         return corrected.momentum, residual
@@ -248,6 +264,8 @@ class Training:
 
     def _batch(self, samples: Samples, forward: ForwardPass, slope: Tensor, curvature: Tensor) -> Batch:
         """Return the gradients of the batch: per sample if something needs them, else their sum only."""
+        if self.trace is not None:
+            return SummedGradient(self._trace_gradient(samples, forward, slope))
         if self.correction is None and not self.method.linearizes:
             return self.network.gradient(self.theta, self.network.state_rows(forward, slope.shape[-1]), slope)
         linear = self.network.linearize(self.theta, forward, samples.discount, slope, curvature)
@@ -256,14 +274,26 @@ class Training:
         hessian = self.network.hessian(self.theta, samples.rows[..., : slope.shape[-1], :], slope)
         return Linearization(linear.pieces, slope, curvature, hessian)
 
+    def _trace_gradient(self, samples: Samples, forward: ForwardPass, slope: Tensor) -> Tensor:
+        """Add the current state's gradient to the eligibility trace ``e``, and return ``slope · e``."""
+        assert self.trace is not None and self.trace_decay is not None and samples.discount is not None
+        states = self.network.state_rows(forward, 1)
+        gradient = self.network.gradient(self.theta, states, torch.ones_like(slope)).total
+        update_trace_(self.trace, self.trace_decay, gradient)
+        torch.mul(samples.discount, self.runs[0].trace_decay, out=self.trace_decay)
+        return slope * self.trace
+
     def _apply_step(self, momentum: Tensor, residual: Tensor) -> None:
         """Move the parameters of healthy runs; freeze a diverged run and mark the step at which it diverged."""
         is_healthy = (residual.square().mean(-1) < DIVERGENCE_THRESHOLD) & (self.diverged_at < 0)
         self._compute_displacement(momentum)
         self.displacement.masked_fill_(~is_healthy.unsqueeze(-1), 0.0)
         if self.assumed_displacement is not None:
-            torch.mul(momentum, -self.lr, out=self.assumed_displacement)
+            torch.mul(momentum, -self._learning_rate(), out=self.assumed_displacement)
         self.theta += self.displacement
+        if self.averaged_theta is not None:
+            decay = averaging_decay(self.runs[0].weight_average, self.step_number).to(self.theta.dtype)
+            running_mean_(self.averaged_theta, self.theta, decay)
         newly_diverged = ~is_healthy & (self.diverged_at < 0)
         self.diverged_at.copy_(torch.where(newly_diverged, self.step_number, self.diverged_at))
         self.step_number += 1
@@ -273,14 +303,24 @@ class Training:
 
         Few passes over the parameters: those of a large network are read from memory each time.
         """
+        lr = self._learning_rate()
         if self.second_moment is None:
-            torch.mul(momentum, -self.lr, out=self.displacement)
+            torch.mul(momentum, -lr, out=self.displacement)
             return
         steps = self.step_number + 1
         bias_correction = (1 - methods.ADAM_BETA_2 ** steps.double()).rsqrt().to(self.theta.dtype).expand_as(self.lr)
         denominator = torch.addcmul(self.epsilon, self.second_moment.sqrt(), bias_correction)
         torch.div(momentum, denominator, out=self.displacement)
-        self.displacement *= -self.lr / (1 - self.beta**steps).unsqueeze(-1)
+        if not self.runs[0].beta_growth:
+            lr = lr / (1 - self.beta**steps).unsqueeze(-1)
+        self.displacement *= -lr
+
+    def _learning_rate(self) -> Tensor:
+        """Return the learning rates of this step, ``[runs, 1]``."""
+        first = self.runs[0]
+        if first.lr_schedule == "constant":
+            return self.lr
+        return self.lr * lr_factor(first.lr_schedule, self.step_number, first.steps)
 
     @torch.no_grad()
     def measure(self) -> dict[str, Tensor]:
@@ -297,16 +337,16 @@ class Training:
 
     def _errors(self, state: Tensor, value: Tensor) -> dict[str, Tensor]:
         """Return the mean errors over all states, ``[runs]`` each; images are evaluated in chunks to save memory."""
+        theta = self.theta if self.averaged_theta is None else self.averaged_theta
         chunk = len(state) if state.is_floating_point() else EVAL_CHUNK_IMAGES
-        parts = [
-            self.network.errors(self.theta, *part) for part in zip(state.split(chunk), value.split(chunk), strict=True)
-        ]
+        parts = [self.network.errors(theta, *part) for part in zip(state.split(chunk), value.split(chunk), strict=True)]
         return {kind: torch.cat([part[kind] for part in parts], -1).mean(-1) for kind in parts[0]}
 
     def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
         diverged = self.diverged_at.tolist()
         vectors = 1 if self.correction is None else 2  # momentum and last displacement
+        vectors += (self.averaged_theta is not None) + (self.trace is not None)
         kept = count_elements(self.memory) // len(self.runs) + vectors * self.network.size
         return [
             Record(
@@ -321,6 +361,23 @@ class Training:
             )
             for i, run in enumerate(self.runs[: self.num_requested])
         ]
+
+
+def check_settings(run: Run) -> None:
+    """Check the settings that change over a run.
+
+    Raises:
+        UserError: if one is out of its range, or cannot be combined with the run's method or problem.
+    """
+    if run.lr_schedule not in LR_SCHEDULES:
+        raise unknown("learning-rate schedule", run.lr_schedule, LR_SCHEDULES)
+    if not 0 <= run.weight_average < 1:
+        raise UserError(f"weight_average {run.weight_average}: give a decay of at least 0 and less than 1")
+    if run.beta_growth < 0:
+        raise UserError(f"beta_growth {run.beta_growth}: give at least 0, which means a constant β")
+    if run.beta_growth and methods.METHODS[run.method].correction == "oracle":
+        raise UserError("beta_growth cannot be combined with an oracle, whose weights are those of a constant β")
+    check_traces(run)
 
 
 def count_elements(state: Any) -> int:
