@@ -145,10 +145,13 @@ def _key(run: Run) -> Key:
 
 
 def _setup_result(study: Study, setup: Setup, by_key: Mapping[Key, list[Record]]) -> SetupResult:
-    entries = {}
+    entries: dict[str, Entry] = {}
+    seen: set[frozenset[Run]] = set()  # at a smaller scale contestants may have the same runs; the first has them
     for contestant in study.contestants:
         records = _records_of(contestant, setup, by_key)
-        if records:
+        same = frozenset(record.run for record in records)
+        if same and same not in seen:
+            seen.add(same)
             runs = sweep(records)
             entries[contestant.name] = Entry(contestant, runs, tune(runs))
     worst = worst_error([entry.sweep for entry in entries.values()]) if entries else 0.0
