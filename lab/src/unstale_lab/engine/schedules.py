@@ -20,8 +20,8 @@ def lr_factor(schedule: str, step: Tensor, steps: int) -> Tensor | float:
     """Return what the learning rate is multiplied with at ``step`` of ``steps``.
 
     >>> import torch
-    >>> lr_factor("linear", torch.tensor(25), 100)
-    tensor(0.7500, dtype=torch.float64)
+    >>> lr_factor("linear", torch.tensor(25), 100).item()
+    0.75
     """
     return LR_SCHEDULES[schedule](step.double() / steps)
 
@@ -32,8 +32,8 @@ def growing_decay(beta: Tensor, growth: float, step: Tensor) -> Tensor:
     ``β_0 = 0``, so that the weights of all gradients in the momentum sum to 1: it needs no bias correction.
 
     >>> import torch
-    >>> growing_decay(torch.tensor([0.5, 0.9]), 0.25, torch.tensor(12))
-    tensor([0.5000, 0.7500])
+    >>> growing_decay(torch.tensor([0.5, 0.875]), 0.25, torch.tensor(12)).tolist()
+    [0.5, 0.75]
     """
     grown = growth * step.double()
     return (grown / (1 + grown)).to(beta.dtype).minimum(beta)
@@ -43,8 +43,8 @@ def averaging_decay(decay: float, step: Tensor) -> Tensor:
     """Return the decay of averaged weights, ``min(decay, (1 + t) / (10 + t))``: early averages forget faster.
 
     >>> import torch
-    >>> averaging_decay(0.99, torch.tensor([0, 8, 100_000]))
-    tensor([0.1000, 0.5000, 0.9900], dtype=torch.float64)
+    >>> averaging_decay(0.99, torch.tensor([0, 8, 100_000])).tolist()
+    [0.1, 0.5, 0.99]
     """
     count = step.double()
     return ((1 + count) / (10 + count)).clamp(max=decay)

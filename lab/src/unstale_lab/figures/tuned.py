@@ -149,8 +149,8 @@ def ratio(a: Array, b: Array, worst_error: float) -> Ratio:
     """Compare the errors ``[seeds]`` of two contestants, paired by seed.
 
     >>> found = ratio(np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 8.0]), worst_error=10.0)
-    >>> round(found.value, 12), found.p
-    (0.5, 0.0)
+    >>> round(found.value, 12), found.seeds
+    (0.5, 3)
     """
     clipped = [clip_errors(errors[None, :], worst_error) for errors in (a, b)]
     logs = seed_log_ratios(*clipped)
