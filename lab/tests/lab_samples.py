@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from unstale_lab.figures.figure import Comparison, Panel, Series, Verdict
+from unstale_lab.figures.figure import Comparison, Panel, Series, Table, Verdict
 from unstale_lab.summary import Summary
 
 STEPS = np.linspace(0, 5000, 51)
@@ -143,6 +143,14 @@ def cost() -> Summary:
     return summary("claim25", "What the correction costs", (25,), (), (verdict,), runs=4, diverged=0, seconds=0.2)
 
 
+def study() -> Summary:
+    """Return a study that judges no claim: findings and a table, with special characters."""
+    table = Table("Final MSE <mean>", ["optimizer", "MSE"], [["Adam", "0.012 [0.01, 0.02]"], ["a | b & <c>", "–"]])
+    panel = Panel("stream", "samples", "mean squared error", [curve("momentum", 0.05), curve("full", 0.02)], log_y=True)
+    findings = ("The error is lower on 2 of 2 problems & p < 0.001.", "Second_sentence_.")
+    return summary("long_memory", "Long memory", (), (panel,), (), findings=findings, tables=(table,))
+
+
 def summaries() -> list[Summary]:
-    """Return all summaries, unordered."""
+    """Return all summaries of figures and claims, unordered."""
     return [cost(), learning_rate(), replay(), online()]

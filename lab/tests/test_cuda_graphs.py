@@ -113,11 +113,28 @@ def test_number_of_steps(fake, advance, counts):
 @pytest.mark.parametrize("method", METHODS)
 def test_replayed_steps_match_eager_steps_on_gpu(method, width, monkeypatch):
     changes = dict(corrected_layers=(0, 2)) if method.startswith("layers") else {}
+    check_replayed_steps(monkeypatch, method=method, alpha=[0.05, 0.2], width=width, batch=3, **changes)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(method="adam", lr_schedule="linear", weight_average=0.99, beta=[0.9, 0.99], batch=3),
+        dict(method="adam", trace_decay=0.9, problem="mountain_car_online", batch=1),
+        dict(method="adam_dense", lr_schedule="linear", beta=0.99, trust=0.5, batch=3, width=7),
+        dict(method="adam_dense", lr_schedule="linear", beta=0.99, batch=3, width=48),
+        dict(method="adam_window", lr_schedule="linear", beta=0.9, batch=3),
+    ],
+    ids=str,
+)
+def test_replayed_steps_of_changing_settings_match_eager_steps_on_gpu(settings, monkeypatch):
+    check_replayed_steps(monkeypatch, **{"width": 7, "alpha": [0.001, 0.003], **settings})
+
+
+def check_replayed_steps(monkeypatch, **choices):
     # 1,030 steps: chunks of 20 and a last one of 10; the target network is copied within graphs.
-    runs = grid(
-        method=method, seed=[3, 5], alpha=[0.05, 0.2], width=width, layers=3, batch=3, steps=1030,
-        precision="float64", **changes,
-    )  # fmt: skip
+    runs = grid(seed=[3, 5], layers=3, steps=1030, precision="float64", **choices)
     replayed, eager = Training(runs, "cuda"), Training(runs, "cuda")
     records = replayed.run()
 

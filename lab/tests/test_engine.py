@@ -11,10 +11,12 @@ from torch import nn
 
 import unstale
 from unstale_lab import problems
+from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import training as engine
 from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.network import ACTIVATIONS
 from unstale_lab.engine.training import Training
+from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
 from unstale_lab.methods import METHODS, has_one_beta
 
@@ -40,12 +42,15 @@ def flat_parameters(model: nn.Sequential) -> torch.Tensor:
     return torch.cat([torch.cat([layer.bias[:, None], layer.weight], 1).flatten() for layer in linears]).detach()
 
 
-def train_with_library(run: Run, frozen_every: int = 0, **options) -> torch.Tensor:
-    """Train in a plain loop with ``unstale.CorrectedSGD`` and return the final parameters."""
+def train_with_library(run: Run, kind: type | None = None, frozen_every: int = 0, **options) -> torch.Tensor:
+    """Train in a plain loop with ``unstale.CorrectedSGD``, or another kind with its default β, and return the final
+    parameters."""
     model = make_module(run)
     frozen = make_module(run)
     rate = run.alpha if run.damped else run.alpha / (1 - run.beta)
-    optimizer = unstale.CorrectedSGD(model.parameters(), lr=rate, beta=run.beta, **options)
+    if kind is None:
+        kind, options = unstale.CorrectedSGD, options | {"beta": run.beta}
+    optimizer = kind(model.parameters(), lr=rate, **options)
     problem = problems.load(run.problem)
     data = problem.stream(run.seed, run.batch, run.n_step)(run.steps)
     for t in range(run.steps):
@@ -98,6 +103,209 @@ def test_settings_match_library(changes):
     trained = Training([run], "cpu")
     trained.run()
     torch.testing.assert_close(trained.theta[0], train_with_library(run, **SAME["full"]), rtol=1e-9, atol=1e-11)
+
+
+GAMMA = torch.tensor(0.95, dtype=torch.float32).item()  # data are in float32
+ADAM = replace(SMALL, method="adam", alpha=0.01, steps=40)
+ONLINE = replace(ADAM, problem="mountain_car_online", batch=1, steps=300)
+# Settings that change over a run, each on a run that is long enough to tell it from its default.
+CHANGING_SETTINGS = {
+    "linear schedule": replace(ADAM, lr_schedule="linear"),
+    "linear schedule, online": replace(ONLINE, lr_schedule="linear"),
+    "averaged weights": replace(ADAM, weight_average=0.8),
+    "traces": replace(ONLINE, trace_decay=0.9),
+    "traces, linear schedule": replace(ONLINE, trace_decay=0.5, lr_schedule="linear", weight_average=0.9),
+    "traces, momentum": replace(ONLINE, method="momentum", trace_decay=0.9, beta=0.8),
+    "momentum, linear schedule": replace(ADAM, method="momentum", lr_schedule="linear"),
+}
+
+
+def train_with_torch(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+    """Train in a plain loop without corrections; return the final parameters and their moving average."""
+    model = make_module(run)
+    parameters = list(model.parameters())
+    optimizer = make_optimizer(run, parameters)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda t: 1 - t / run.steps if run.lr_schedule == "linear" else 1.0
+    )
+    data = problems.load(run.problem).stream(run.seed, run.batch, run.n_step)(run.steps)
+    averaged = flat_parameters(model)
+    traces = [torch.zeros_like(p) for p in parameters]
+    for t in range(run.steps):
+        state, reward, discount, following = (
+            field[t].double() for field in (data.state, data.reward, data.discount, data.next_state)
+        )
+        value = model(state)
+        delta = value - (reward + discount * model(following)).detach()
+        if run.trace_decay:
+            gradients = torch.autograd.grad(value.sum(), parameters)
+            traces = [GAMMA * run.trace_decay * e + g for e, g in zip(traces, gradients, strict=True)]
+            for parameter, e in zip(parameters, traces, strict=True):
+                parameter.grad = 2 * delta.detach() * e
+            if discount == 0:  # the episode has ended
+                traces = [torch.zeros_like(p) for p in parameters]
+        else:
+            optimizer.zero_grad()
+            delta.square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+        decay = min(run.weight_average, (1 + t) / (10 + t))
+        averaged = decay * averaged + (1 - decay) * flat_parameters(model)
+    if run.trace_decay:
+        assert (data.discount == 0).sum() >= 2  # several episodes
+    return flat_parameters(model), averaged
+
+
+def make_optimizer(run: Run, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if run.method == "momentum":
+        return PlainMomentum(run, parameters)
+    return torch.optim.Adam(parameters, lr=run.alpha, betas=(run.beta, 0.999), eps=1e-8)
+
+
+class PlainMomentum(torch.optim.Optimizer):
+    """Damped momentum."""
+
+    def __init__(self, run: Run, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": run.alpha})
+        self.beta = run.beta
+        self.momenta = [torch.zeros_like(p) for p in parameters]
+
+    @torch.no_grad()
+    def step(self):
+        (group,) = self.param_groups
+        for p, momentum in zip(group["params"], self.momenta, strict=True):
+            momentum.mul_(self.beta).add_(p.grad, alpha=1 - self.beta)
+            p -= group["lr"] * momentum
+
+
+@pytest.mark.parametrize("name", CHANGING_SETTINGS)
+def test_changing_settings_match_torch(name):
+    run = CHANGING_SETTINGS[name]
+    trained = Training([run], "cpu")
+    trained.run()
+    theta, averaged = train_with_torch(run)
+    torch.testing.assert_close(trained.theta[0], theta, rtol=1e-8, atol=1e-10)
+    if run.weight_average:
+        torch.testing.assert_close(trained.averaged_theta[0], averaged, rtol=1e-8, atol=1e-10)
+
+
+def test_errors_are_those_of_the_averaged_weights():
+    run = CHANGING_SETTINGS["averaged weights"]
+    trained = Training([run], "cpu")
+    (record,) = trained.run()
+    (plain,) = Training([replace(run, weight_average=0.0)], "cpu").run()
+    values = problems.load(run.problem).values()["evaluation"]
+    predicted = trained.network.values(trained.averaged_theta[0], values.state.double())
+    assert record.curves["evaluation"][-1] == pytest.approx((predicted - values.value).square().mean().item())
+    assert record.curves["evaluation"][0] == plain.curves["evaluation"][0]  # both start from the initial weights
+    assert record.curves["evaluation"][-1] != plain.curves["evaluation"][-1]
+    assert record.numbers_kept == plain.numbers_kept + record.parameters
+
+
+GROWING = {
+    "sgd_default": replace(SMALL, method="sgd_default", steps=400),
+    "adam_default": replace(ADAM, method="adam_default", steps=400),
+    "adam_default, thinned": replace(ADAM, method="adam_default", batch=16, width=3, layers=2, steps=100),
+    "reservoir": replace(ADAM, method="adam_reservoir", slots=40, batch=7, steps=400),
+    "reservoir, stream": replace(ONLINE, method="adam_reservoir", slots=16, steps=400),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_growing_memory_matches_library(name):
+    run = GROWING[name]
+    trained = Training([run], "cpu")
+    trained.run()
+    kind = unstale.CorrectedSGD if run.method == "sgd_default" else unstale.CorrectedAdam
+    options = dict(correction="reservoir", slots=run.slots) if run.slots else {}
+    expected = train_with_library(run, kind, **options)
+    torch.testing.assert_close(trained.theta[0], expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["full", "default"])
+@pytest.mark.parametrize("trust, bound", [(0.0, None), (0.2, 0.2), (1.0, 1.0)])
+def test_trust_overrides_the_bound_of_the_method(method, trust, bound):
+    run = replace(SMALL, method=method, trust=trust)
+    trained = Training([run], "cpu")
+    trained.run()
+    expected = train_with_library(run, correction="dense", trust=bound)
+    torch.testing.assert_close(trained.theta[0], expected, rtol=1e-9, atol=1e-11)
+
+
+ALL_CHANGING = [
+    *CHANGING_SETTINGS.values(),
+    *GROWING.values(),
+    replace(ADAM, method="adam_dense", lr_schedule="linear", weight_average=0.9, trust=0.5),
+    replace(ADAM, method="adam_window", beta=0.8),
+    replace(ADAM, method="adam_diagonal_literal", lr_schedule="linear"),
+]
+
+
+@pytest.mark.parametrize("run", ALL_CHANGING, ids=lambda run: run.id)
+def test_changing_settings_batched_over_runs(run):
+    betas = [run.beta] if has_one_beta(run) else [run.beta, 0.6]
+    runs = [replace(run, seed=s, alpha=a, beta=b, steps=60) for s in (0, 1) for a in (0.01, 0.03) for b in betas]
+    for alone, batched in zip(runs, Training(runs, "cpu").run(), strict=True):
+        (record,) = Training([alone], "cpu").run()
+        for name, curve in record.curves.items():
+            np.testing.assert_array_equal(curve, batched.curves[name])
+
+
+@pytest.mark.parametrize("run", ALL_CHANGING, ids=lambda run: run.id)
+def test_state_stays_at_its_address(run):
+    """A captured CUDA graph reads and writes the addresses of its capture."""
+    trained = Training([run], "cpu")
+    trained.feed.fill(4)
+    trained.step()
+
+    def addresses():
+        tensors = {name: getattr(trained, name) for name in (*engine.STATE, "decay")}
+        return {name: x.data_ptr() for name, x in tensors.items() if isinstance(x, torch.Tensor)}
+
+    before = addresses()
+    for _ in range(3):
+        trained.step()
+    assert addresses() == before
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("run", ALL_CHANGING, ids=lambda run: run.id)
+def test_changing_settings_resume_from_a_checkpoint(run, tmp_path, monkeypatch):
+    run = replace(run, steps=100)
+    monkeypatch.setattr(Checkpoint, "is_due", True)
+
+    def stop(steps):
+        progress.append(steps)
+        if sum(progress) == 62:
+            raise StoppedError
+
+    progress: list[int] = []
+    kept = Checkpoint(tmp_path / "run.pt")
+    with pytest.raises(StoppedError):
+        Training([run], "cpu").run(stop, kept)
+    (resumed,), (undisturbed,) = Training([run], "cpu").run(checkpoint=kept), Training([run], "cpu").run()
+    for name, curve in undisturbed.curves.items():
+        np.testing.assert_array_equal(resumed.curves[name], curve)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(lr_schedule="lienar"), "unknown learning-rate schedule 'lienar': did you mean linear"),
+        (dict(weight_average=1.0), "weight_average 1.0: give a decay of at least 0 and less than 1"),
+        (dict(trace_decay=1.5), "trace_decay 1.5: give a number from 0 to 1"),
+        (dict(trace_decay=0.9, batch=2), "trace_decay 0.9 needs batch 1 and n_step 1, got 2 and 1"),
+        (dict(trace_decay=0.9, n_step=3), "trace_decay 0.9 needs batch 1 and n_step 1, got 1 and 3"),
+        (dict(trace_decay=0.9, problem="cartpole"), "temporal order, which the problem cartpole does not have"),
+        (dict(trace_decay=0.9, method="adam_dense"), "cannot be combined with the method adam_dense"),
+    ],
+)
+def test_invalid_settings_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        Training([replace(ONLINE, **changes)], "cpu")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -46,7 +46,7 @@ def report_folder(tmp_path_factory):
 # Summaries
 
 
-@pytest.mark.parametrize("summary", lab_samples.summaries(), ids=lambda s: s.name)
+@pytest.mark.parametrize("summary", [*lab_samples.summaries(), lab_samples.study()], ids=lambda s: s.name)
 def test_summary_json_round_trip(summary):
     text = summary.to_json()
     json.loads(text, parse_constant=reject_constant)
@@ -325,3 +325,31 @@ def test_report_without_summaries(tmp_path):
     text = write([], tmp_path).read_text("utf-8")
     assert "None of the paper&#39;s 25 claims has been measured yet." in text
     assert in_order([]) == [] and not (tmp_path / "figures").exists()
+
+
+# Studies
+
+
+def test_studies_come_last_and_leave_the_tally_alone():
+    every = [lab_samples.study(), *lab_samples.summaries()]
+    assert [summary.name for summary in in_order(every)][-1] == "long_memory"
+    assert claim_records(every) == claim_records(lab_samples.summaries())
+
+
+def test_a_summary_without_findings_and_tables_can_be_read():
+    """They were added later."""
+    plain = json.loads(lab_samples.cost().to_json())
+    del plain["findings"], plain["tables"]
+    again = Summary.from_json(json.dumps(plain))
+    assert again.findings == () and again.tables == ()
+
+
+def test_findings_and_tables_of_a_study_are_in_both_reports():
+    ordered = [Summary.from_json(lab_samples.study().to_json())]
+    page, text = html_report(claim_records([]), ordered), markdown_report(claim_records([]), ordered)
+    assert "<p>The error is lower on 2 of 2 problems &amp; p &lt; 0.001.</p>" in page
+    assert "<caption>Final MSE &lt;mean&gt;</caption>" in page
+    assert '<th scope="row">a | b &amp; &lt;c&gt;</th><td>–</td>' in page
+    assert "- The error is lower on 2 of 2 problems & p \\< 0.001.\n- Second\\_sentence\\_." in text
+    assert "**Final MSE \\<mean>**\n\n| optimizer | MSE |\n| --- | --- |\n| Adam | 0.012 [0.01, 0.02] |" in text
+    assert "Claim 0" not in page + text

@@ -19,7 +19,8 @@ NOT_AT_PAPER_SCALE = {"fig2", "fig9", "fig9_tuned", "fig17", "claim13", "claim22
 
 
 def test_scale_of_published_figures():
-    assert {summary.name for summary in SUMMARIES} == set(FIGURES)
+    judged = {name for name, figure in FIGURES.items() if figure.claims}
+    assert judged <= {summary.name for summary in SUMMARIES} <= set(FIGURES)
     for summary in SUMMARIES:
         scale = "quick" if summary.name in NOT_AT_PAPER_SCALE else "paper"
         assert summary.scale == scale and bool(summary.cut) == (scale != "paper")

@@ -37,8 +37,10 @@ from .per_sample.linearize import (
 )
 from .per_sample.ownership import Trace
 
+Whole = Linearization | None  # all samples of a batch, for optimizers that need them
+
 # Changes when a state that was saved before can no longer be loaded.
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 
 
 class CorrectedOptimizer(Optimizer):
@@ -131,7 +133,9 @@ class CorrectedOptimizer(Optimizer):
             group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
             for number, group in enumerate(groups)
         ]
-        sampled = [group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None]
+        sampled = [
+            group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
+        ]
         traced = self._trace(batch, sampled)
         for group in groups:
             group.settle_scaling()
@@ -346,7 +350,12 @@ class CorrectedOptimizer(Optimizer):
 
     @abstractmethod
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
+        self,
+        state: GroupState,
+        settings: dict[str, Any],
+        momentum: Tensor,
+        gradient: Tensor,
+        batch: Linearization | None,
     ) -> Tensor:
         """The corrected momentum, divided by the optimizer's denominator."""
 

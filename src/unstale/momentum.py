@@ -48,10 +48,10 @@ def growing_beta(step: Any, max_memory: float) -> Any:
     >>> [round(growing_beta(step, 1000), 4) for step in (1, 200, 2000, 10**6)]
     [0.9, 0.9, 0.99, 0.999]
     """
+    longest = max(MIN_MEMORY, max_memory)
     memory = step * MEMORY_SHARE
-    if isinstance(memory, Tensor):
-        return 1 - 1 / memory.clamp(MIN_MEMORY, max(MIN_MEMORY, max_memory))
-    return 1 - 1 / min(max(memory, MIN_MEMORY), max(MIN_MEMORY, max_memory))
+    memory = memory.clamp(MIN_MEMORY, longest) if isinstance(memory, Tensor) else min(max(memory, MIN_MEMORY), longest)
+    return 1 - 1 / memory
 
 
 class Corrected(NamedTuple):

@@ -6,11 +6,10 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from ._optimizer import CorrectedOptimizer
+from ._optimizer import CorrectedOptimizer, Whole
 from ._options import DOC, Options
 from ._param_group import GroupState
 from .momentum import running_mean_
-from .per_sample.gradients import Linearization
 
 
 class CorrectedSGD(CorrectedOptimizer):
@@ -36,7 +35,12 @@ class CorrectedSGD(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, beta=beta), dict(options))
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
+        self,
+        state: GroupState,
+        settings: dict[str, Any],
+        momentum: Tensor,
+        gradient: Tensor,
+        batch: Linearization | None,
     ) -> Tensor:
         return momentum
 
@@ -65,7 +69,12 @@ class CorrectedAdam(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps), dict(options))
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
+        self,
+        state: GroupState,
+        settings: dict[str, Any],
+        momentum: Tensor,
+        gradient: Tensor,
+        batch: Linearization | None,
     ) -> Tensor:
         return _debiased(state, settings, momentum, gradient.square())
 
@@ -80,7 +89,12 @@ class CorrectedTDprop(CorrectedAdam):
     _needs_samples = True
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
+        self,
+        state: GroupState,
+        settings: dict[str, Any],
+        momentum: Tensor,
+        gradient: Tensor,
+        batch: Linearization | None,
     ) -> Tensor:
         assert batch is not None
         return _debiased(state, settings, momentum, batch.squared_diagonal())
@@ -113,7 +127,12 @@ class CorrectedRMSprop(CorrectedOptimizer):
         super().__init__(params, dict(lr=lr, beta=beta, alpha=alpha, eps=eps), dict(options))
 
     def _direction(
-        self, state: GroupState, settings: dict[str, Any], momentum: Tensor, gradient: Tensor, batch: Linearization | None
+        self,
+        state: GroupState,
+        settings: dict[str, Any],
+        momentum: Tensor,
+        gradient: Tensor,
+        batch: Linearization | None,
     ) -> Tensor:
         mean = _running(state, gradient.square(), settings["alpha"])
         return momentum / mean.sqrt().add_(settings["eps"])

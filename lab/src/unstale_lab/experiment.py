@@ -37,8 +37,12 @@ class Run:
     corrected_layers: tuple[int, ...] = ()  # for the method "layers": indices of fully corrected layers; 0 is the first
     measure: tuple[str, ...] = ()  # keys of ``engine.measurements.MEASUREMENTS``: "drift", "agreement", ...
     precision: str = "float32"  # or "float64", or "tf32": float32 with TF32 matrix products on a GPU
-    slots: int = 0  # of a reservoir
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
+    lr_schedule: str = "constant"  # a key of ``engine.schedules.LR_SCHEDULES``
+    weight_average: float = 0.0  # decay of the moving average of the parameters that errors are measured on; 0: none
+    trace_decay: float = 0.0  # λ of accumulating eligibility traces; 0: none
+    slots: int = 0  # of a reservoir correction
+    trust: float = -1.0  # bound κ on the correction instead of the method's; 0: no bound; negative: the method's
 
     def __post_init__(self) -> None:
         """Converts fields to their types: 1 equals 1.0 but has another JSON text, and equal runs need equal ids."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from .experiment import Run
 
-CorrectionKind = Literal["none", "diagonal", "full", "window", "reservoir", "oracle", "layers"]
+CorrectionKind = Literal["none", "diagonal", "full", "window", "reservoir", "auto", "oracle", "layers"]
 ADAM_BETA_2, ADAM_EPSILON = 0.999, 1e-8
 
 
@@ -68,7 +68,9 @@ METHODS: dict[str, Method] = {
     "adam_oracle": Method("μ*/√", GREY, "oracle", adam=True),
     "adam_dense": Method("μ̂/√", PINK, "full", trust=1.0, adam=True),
     "adam_window": Method("μ̂/√ (window)", BLUE, "window", trust=1.0, adam=True),
-    "adam_reservoir": Method("μ̂/√ (reservoir)", TEAL, "reservoir", trust=1.0, adam=True),
+    "adam_reservoir": Method("μ̂/√ (reservoir)", TEAL, "reservoir", trust=1.0, adam=True),  # of ``Run.slots``
+    "adam_default": Method("CorrectedAdam (default)", BLUE, "auto", trust=1.0, adam=True),
+    "sgd_default": Method("CorrectedSGD (default)", PINK, "auto", trust=1.0),
     # The paper's own variant in its Atari figures.
     "adam_diagonal_literal": Method("μ̂ diag/√ (literal)", PURPLE, "diagonal", adam=True, literal=True),
     "adam_diagonal": Method("μ̂ diag/√", GREEN, "diagonal", adam=True),
@@ -86,10 +88,22 @@ def horizon(run: Run) -> int:
     return min(run.horizon or paper_horizon(run.beta), run.steps)
 
 
+def trust_bound(run: Run) -> float | None:
+    """Return the bound κ on the correction: the run's own, or else the method's; ``None`` for no bound."""
+    return METHODS[run.method].trust if run.trust < 0 else run.trust or None
+
+
+def has_growing_memory(run: Run) -> bool:
+    """Return whether β grows over the run, as in the library if it is left out. ``Run.beta`` then has no meaning."""
+    return METHODS[run.method].correction in ("reservoir", "auto")
+
+
 def has_one_beta(run: Run) -> bool:
     """Return whether runs like this one can only be batched with runs of the same β.
 
     β sets the horizon of an oracle, a window or a measurement, and a scalar β saves passes over the matrix of a full
     correction.
     """
-    return METHODS[run.method].correction in ("oracle", "full", "window", "reservoir", "layers") or bool(run.measure)
+    return METHODS[run.method].correction in ("oracle", "full", "window", "reservoir", "auto", "layers") or bool(
+        run.measure
+    )

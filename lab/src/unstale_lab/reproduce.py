@@ -50,6 +50,8 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         + (" --device cuda" if _gpus(origin.values) else ""),
         panels=figure.panels(records),
         verdicts=figure.judge(records),
+        findings=figure.findings(records),
+        tables=figure.tables(records),
         runs=len(records),
         diverged=sum(record.diverged_at is not None for record in records),
         seconds=origin.seconds,
@@ -64,7 +66,8 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
 def _cut(figure: Figure, scale: Scale) -> str:
     if scale == "paper":
         return ""
-    smaller = f"Run at the scale “{scale}”, which is smaller than the paper's."
+    full = "the paper's" if figure.claims else "the full one"
+    smaller = f"Run at the scale “{scale}”, which is smaller than {full}."
     return f"{smaller} {figure.cut}" if scale == "quick" and figure.cut else smaller
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import DataError, one_line
 from .experiment import Scale
-from .figures.figure import Comparison, Panel, Series, Verdict
+from .figures.figure import Comparison, Panel, Series, Table, Verdict
 from .files import write_file
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -20,7 +20,7 @@ NAME = re.compile(r"[a-z0-9_]+")
 
 @dataclass(frozen=True)
 class Summary:
-    """The content of a figure at one scale: panels to draw, verdicts, and provenance."""
+    """The content of a figure at one scale: panels to draw, verdicts or findings, and provenance."""
 
     name: str  # "fig3"; part of file names, so of lower-case letters, digits and underscores only
     title: str
@@ -33,6 +33,8 @@ class Summary:
     runs: int
     diverged: int
     seconds: float  # of all runs together
+    findings: Sequence[str] = ()  # of a study: sentences, the answer first
+    tables: Sequence[Table] = ()  # of a study
     cut: str = ""
     machines: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the libraries
@@ -49,6 +51,7 @@ class Summary:
             raise ValueError("its name must consist of lower-case letters, digits and underscores")
         own["panels"] = tuple(_panel(panel) for panel in own["panels"])
         own["verdicts"] = tuple(_verdict(verdict) for verdict in own["verdicts"])
+        own["tables"] = tuple(Table(**table) for table in own.get("tables", ()))
         own["seconds"] = float(own["seconds"])
         return Summary(**own | {name: tuple(own[name]) for name in ("claims", "machines")})
 
@@ -73,11 +76,11 @@ def _read(path: Path) -> Summary:
 
 
 def in_order(summaries: Iterable[Summary]) -> list[Summary]:
-    """Figures by number, then claims without a figure by number."""
+    """Figures by number, then claims without a figure by number, then studies by name."""
 
-    def place(summary: Summary) -> tuple[bool, int, str]:
+    def place(summary: Summary) -> tuple[bool, bool, int, str]:
         digits = re.search(r"\d+", summary.name)
-        return not summary.name.startswith("fig"), int(digits[0]) if digits else 0, summary.name
+        return not summary.claims, not summary.name.startswith("fig"), int(digits[0]) if digits else 0, summary.name
 
     return sorted(summaries, key=place)
 

@@ -34,8 +34,11 @@ class Correction(ABC):
     needs_per_sample_gradients: ClassVar[bool] = True
     needs_displacement: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
+    every: int = 1  # only one in so many batches is needed
 
-    def choose(self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None) -> Selection | None:
+    def choose(
+        self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
+    ) -> Selection | None:
         """The samples of the next batch that :meth:`update` needs; None if it needs none of them.
 
         Args:

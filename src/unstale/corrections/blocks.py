@@ -48,7 +48,9 @@ class Blocks(Correction):
                 self._stretches.append((slice(start, start + size), size))
             start += size
 
-    def choose(self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None) -> Selection | None:
+    def choose(
+        self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
+    ) -> Selection | None:
         if (memory.get("step", 0) + self.seed) % self.every:
             return None
         return Selection(None, float(self.every))
@@ -67,7 +69,7 @@ class Blocks(Correction):
             self._move(memory, displacement)
         memory["step"] += 1
         memory["decay"] = _decayed(memory["decay"], beta)
-        if "buffer" in memory and memory["buffer"]:
+        if memory.get("buffer"):
             decay_(memory["buffer"]["weight"], beta)
         if batch is not None:
             self._enter(memory, batch, beta)

@@ -6,9 +6,9 @@ A *generation* is a few samples of one batch. One enters every few steps, in two
 - A generation that is no longer among them replaces, sample by sample, random ones of a pool. A sample survives that
   with a probability of ``1 - 1/P``, if the pool has room for ``P`` generations.
 
-Every sample has the weight that it has in the full correction, ``(1-β) βᵃ c_k`` at age ``a``, divided by the probability
-that it is present. So ``η`` is an unbiased estimate of the full correction, for any ``β`` and any number of slots. Only
-the *change* of past gradients is estimated; the momentum itself averages all gradients.
+Every sample has the weight that it has in the full correction, ``(1-β) βᵃ c_k`` at age ``a``, divided by the
+probability that it is present. So ``η`` is an unbiased estimate of the full correction, for any ``β`` and any number of
+slots. Only the *change* of past gradients is estimated; the momentum itself averages all gradients.
 
 New samples contribute little, because their residuals have not shifted yet. That is why few of them are enough, and why
 they need no large share of the slots.
@@ -81,10 +81,13 @@ class Reservoir(Correction):
 
     def __init__(self, plan: ReservoirPlan, seed: int = 0) -> None:
         self.plan = plan
+        self.every = plan.every
         self.seed = seed
 
-    def choose(self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None) -> Selection | None:
-        step, every, wanted = memory.get("step", 0), self.plan.every, self.plan.samples
+    def choose(
+        self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
+    ) -> Selection | None:
+        step, every, wanted = memory.get("step", 0), self.every, self.plan.samples
         if (step + self.seed) % every:
             return None
         if samples <= wanted:

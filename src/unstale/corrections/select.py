@@ -127,14 +127,10 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
     horizon = int(settings["horizon"] or default_horizon(DEFAULT_BETA if beta is None else beta))
     reservoir = list(plan_reservoir(slots, batch, 1 - 1 / memory)) if name == "reservoir" else None
     every = dense_interval(batch, memory) if name == "dense" and settings["correction"] == "auto" else 1
-    return Plan(
-        correction=name, horizon=horizon, every=every, reservoir=reservoir, max_memory=memory, reason=reason
-    )
+    return Plan(correction=name, horizon=horizon, every=every, reservoir=reservoir, max_memory=memory, reason=reason)
 
 
-def _choose(
-    settings: dict[str, Any], beta: float | None, memory: float, slots: int, sizes: Sizes
-) -> tuple[str, str]:
+def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: int, sizes: Sizes) -> tuple[str, str]:
     """What ``correction="auto"`` means, and why."""
     n, batch = sizes["parameters"], sizes["batch"]
     if settings["second_order"]:
@@ -160,8 +156,8 @@ def too_few_slots(plan: Plan, batch: int) -> str | None:
         return None
     enough, shorter = math.ceil(MIN_SAMPLING_RATIO * batch * memory), slots / (MIN_SAMPLING_RATIO * batch)
     return (
-        f"{slots:,} slots are few for β = {1 - 1 / memory:.4g} and batches of {batch}: the correction is noisy, and can "
-        f"diverge at large learning rates. Use at least {enough:,} slots"
+        f"{slots:,} slots are few for β = {1 - 1 / memory:.4g} and batches of {batch}: the correction is noisy, and "
+        f"can diverge at large learning rates. Use at least {enough:,} slots"
         + (f", or β of at most {1 - 1 / shorter:.4g}, or leave β out." if shorter > 1 else ".")
     )
 
@@ -188,5 +184,5 @@ def build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int]) -> Corre
 
 
 def slot_numbers(parameters: Sequence[Tensor]) -> int:
-    """Numbers stored per sample, for prediction and target: ``i + o`` for a matrix ``[o, i]``, all entries otherwise."""
+    """Numbers stored per sample, for prediction and target: ``i + o`` for a matrix ``[o, i]``, else all entries."""
     return 2 * sum(min(p.numel(), sum(p.shape)) if p.ndim == 2 else p.numel() for p in parameters)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unstale.corrections import Correction, Diagonal, Memory, Replay, Reservoir, Window, dense, plan_reservoir
+from unstale import corrections
+from unstale._options import DEFAULTS as DEFAULT_OPTIONS
+from unstale.corrections import Correction, Diagonal, Memory, Plan, Replay, Sizes, Window, dense
 from unstale.per_sample.gradients import Linearization
 
 from ..experiment import Run
@@ -16,17 +19,33 @@ from ..methods import METHODS, horizon
 from .network import Network
 
 
-def build_correction(run: Run, network: Network) -> Correction | None:
+def make_plan(run: Run, network: Network) -> Plan:
+    """Return what the library would decide for runs like this one, on a CPU, if β is left out."""
+    sizes = Sizes(
+        parameters=network.size,
+        slot_numbers=2 * sum(sum(shape) for shape in network.shapes),
+        batch=run.batch,
+        device="cpu",
+        itemsize=4,
+    )
+    return corrections.make_plan(_options(run), None, sizes)
+
+
+def _options(run: Run) -> dict[str, Any]:
+    return {**DEFAULT_OPTIONS, "correction": METHODS[run.method].correction, "slots": run.slots or None}
+
+
+def build_correction(run: Run, network: Network, plan: Plan | None = None) -> Correction | None:
     """Return the correction for runs like this one, or ``None`` if the method corrects nothing."""
     method = METHODS[run.method]
+    if plan is not None:
+        return corrections.build(plan, _options(run), [network.size])
     if method.correction == "diagonal":
         return Diagonal()
     if method.correction == "full":
         return dense(network.size)
     if method.correction == "window":
         return Window(horizon(run))
-    if method.correction == "reservoir":
-        return Reservoir(plan_reservoir(run.slots, run.batch, run.beta))
     if method.correction == "layers":
         return LayerwiseCorrection(network, run.corrected_layers, method.other_layers)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,21 +12,24 @@ import torch
 from torch import Tensor
 
 from unstale.corrections import Selection
-from unstale.momentum import correct, running_mean_
+from unstale.momentum import correct, growing_beta, running_mean_
 from unstale.per_sample.gradients import Linearization
 
 from .. import methods, problems
 from ..checkpoint import Checkpoint
+from ..errors import UserError, unknown
 from ..experiment import Run
 from ..precision import matmul_precision
 from ..records import Record
 from .architectures import build_network
-from .corrections import build_correction
+from .corrections import build_correction, make_plan
 from .data import Feed, Samples, to_device
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
 from .network import ForwardPass
+from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
 from .step_timer import StepTimer
 from .torch_compile import can_compile, compile_once
+from .traces import check_traces, update_trace_
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGENCE_THRESHOLD = 1e6
@@ -47,6 +51,10 @@ STATE = (
     "assumed_displacement",
     "memory",
     "target_theta",
+    "mean_weight",
+    "averaged_theta",
+    "trace",
+    "trace_decay",
     "step_number",
     "diverged_at",
 )
@@ -67,6 +75,7 @@ class Training:
 
     def __init__(self, runs: Sequence[Run], device: str) -> None:
         first = runs[0]
+        check_settings(first)
         self.num_requested = len(runs)
         self.runs = runs = list(runs) * (2 if len(runs) == 1 and device == "cpu" else 1)
         self.method = methods.METHODS[first.method]
@@ -74,7 +83,8 @@ class Training:
         dtype = torch.float64 if first.precision == "float64" else torch.float32
         self.network = build_network(first, self.problem, device)
         self.is_large = self.network.macs > LARGE_NETWORK_MACS
-        self.correction = build_correction(first, self.network)
+        self.plan = make_plan(first, self.network) if methods.has_growing_memory(first) else None
+        self.correction = build_correction(first, self.network, self.plan)
         self.is_oracle = self.method.correction == "oracle"
         horizon = methods.horizon(first) if self.is_oracle or first.measure else 1
         if self.is_large and not self.is_oracle:
@@ -87,6 +97,11 @@ class Training:
         self.beta = per_run([run.beta for run in runs])
         self.decay = first.beta if methods.has_one_beta(first) else self.beta
         assert isinstance(self.decay, Tensor) or {run.beta for run in runs} == {self.decay}
+        if self.plan is not None:
+            self.decay = torch.zeros_like(self.beta)  # written at every step
+        # The sum of the weights of all gradients in the momentum, if its memory grows.
+        self.mean_weight = torch.zeros_like(self.beta) if self.plan is not None else None
+        self.trust = methods.trust_bound(first)
         # Undamped momentum adds gradients without the factor 1-β.
         self.lr = per_run([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
         self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
@@ -98,6 +113,9 @@ class Training:
         self.memory: dict[str, Any] = {}
         self.backward_passes = 0
         self.target_theta = self.theta.clone() if self.method.target_every else None
+        self.averaged_theta = self.theta.clone() if first.weight_average else None
+        self.trace = torch.zeros_like(self.theta) if first.trace_decay else None
+        self.trace_decay = torch.zeros_like(self.lr) if first.trace_decay else None  # γλ; 0 after an episode
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.diverged_at = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
         if self.is_oracle:
@@ -175,12 +193,19 @@ class Training:
     def step(self) -> None:
         """Make one step of every run on the feed's current batch."""
         rows_before = self.network.rows_backward
+        if self.plan is not None:
+            self._grow_memory(self.plan["max_memory"])
         momentum, residual = self._oracle_momentum() if self.is_oracle else self._corrected_momentum()
         if self.history is not None:
             self.history.append(self.theta, self.step_number)
         self._elementwise(Training._apply_step, momentum, residual)
         self.feed.advance()
         self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
+
+    def _grow_memory(self, max_memory: float) -> None:
+        assert isinstance(self.decay, Tensor) and self.mean_weight is not None
+        self.decay.copy_(growing_beta((self.step_number + 1).double(), max_memory).expand_as(self.decay))
+        running_mean_(self.mean_weight, torch.ones_like(self.mean_weight), self.decay)
 
     def _corrected_momentum(self) -> tuple[Tensor, Tensor]:
         """Return the momentum to move by, and the residuals of the current batch."""
@@ -193,7 +218,7 @@ class Training:
             return self.mu, residual
         displacement = self.displacement if self.assumed_displacement is None else self.assumed_displacement
         eta = self.correction.update(self.memory, batch, displacement, self.decay)
-        corrected = correct(self.mu, eta, self.method.trust)
+        corrected = correct(self.mu, eta, self.trust)
         if self.trust_statistics is not None:
             self.trust_statistics.update(corrected)
         return corrected.momentum, residual
@@ -251,6 +276,8 @@ class Training:
     ) -> tuple[Linearization | None, Tensor]:
         """Return the per-sample gradients that the correction needs, if any, and the gradient of the batch."""
         count = slope.shape[-1]
+        if self.trace is not None:
+            return None, self._trace_gradient(samples, forward, slope)
         if self.correction is not None:
             selection = self.correction.choose(self.memory, count, device=self.theta.device)
         else:
@@ -277,14 +304,26 @@ class Training:
         slope, curvature = (x.index_select(-1, chosen) for x in (slope, curvature))
         return self.network.linearize(self.theta, self.network.select_rows(forward, rows), discount, slope, curvature)
 
+    def _trace_gradient(self, samples: Samples, forward: ForwardPass, slope: Tensor) -> Tensor:
+        """Add the current state's gradient to the eligibility trace ``e``, and return ``slope · e``."""
+        assert self.trace is not None and self.trace_decay is not None and samples.discount is not None
+        states = self.network.state_rows(forward, 1)
+        gradient = self.network.gradient(self.theta, states, torch.ones_like(slope)).total
+        update_trace_(self.trace, self.trace_decay, gradient)
+        torch.mul(samples.discount, self.runs[0].trace_decay, out=self.trace_decay)
+        return slope * self.trace
+
     def _apply_step(self, momentum: Tensor, residual: Tensor) -> None:
         """Move the parameters of healthy runs; freeze a diverged run and mark the step at which it diverged."""
         is_healthy = (residual.square().mean(-1) < DIVERGENCE_THRESHOLD) & (self.diverged_at < 0)
         self._compute_displacement(momentum)
         self.displacement.masked_fill_(~is_healthy.unsqueeze(-1), 0.0)
         if self.assumed_displacement is not None:
-            torch.mul(momentum, -self.lr, out=self.assumed_displacement)
+            torch.mul(momentum, -self._learning_rate(), out=self.assumed_displacement)
         self.theta += self.displacement
+        if self.averaged_theta is not None:
+            decay = averaging_decay(self.runs[0].weight_average, self.step_number).to(self.theta.dtype)
+            running_mean_(self.averaged_theta, self.theta, decay)
         newly_diverged = ~is_healthy & (self.diverged_at < 0)
         self.diverged_at.copy_(torch.where(newly_diverged, self.step_number, self.diverged_at))
         self.step_number += 1
@@ -294,14 +333,23 @@ class Training:
 
         Few passes over the parameters: those of a large network are read from memory each time.
         """
+        lr = self._learning_rate()
         if self.second_moment is None:
-            torch.mul(momentum, -self.lr, out=self.displacement)
+            torch.mul(momentum, -lr, out=self.displacement)
             return
         steps = self.step_number + 1
         bias_correction = (1 - methods.ADAM_BETA_2 ** steps.double()).rsqrt().to(self.theta.dtype).expand_as(self.lr)
         denominator = torch.addcmul(self.epsilon, self.second_moment.sqrt(), bias_correction)
         torch.div(momentum, denominator, out=self.displacement)
-        self.displacement *= -self.lr / (1 - self.beta**steps).unsqueeze(-1)
+        mean_weight = 1 - self.beta**steps if self.mean_weight is None else self.mean_weight
+        self.displacement *= -lr / mean_weight.unsqueeze(-1)
+
+    def _learning_rate(self) -> Tensor:
+        """Return the learning rates of this step, ``[runs, 1]``."""
+        first = self.runs[0]
+        if first.lr_schedule == "constant":
+            return self.lr
+        return self.lr * lr_factor(first.lr_schedule, self.step_number, first.steps)
 
     @torch.no_grad()
     def measure(self) -> dict[str, Tensor]:
@@ -318,16 +366,16 @@ class Training:
 
     def _errors(self, state: Tensor, value: Tensor) -> dict[str, Tensor]:
         """Return the mean errors over all states, ``[runs]`` each; images are evaluated in chunks to save memory."""
+        theta = self.theta if self.averaged_theta is None else self.averaged_theta
         chunk = len(state) if state.is_floating_point() else EVAL_CHUNK_IMAGES
-        parts = [
-            self.network.errors(self.theta, *part) for part in zip(state.split(chunk), value.split(chunk), strict=True)
-        ]
+        parts = [self.network.errors(theta, *part) for part in zip(state.split(chunk), value.split(chunk), strict=True)]
         return {kind: torch.cat([part[kind] for part in parts], -1).mean(-1) for kind in parts[0]}
 
     def _records(self, at: np.ndarray, measured: list[dict[str, Tensor]], seconds: float) -> list[Record]:
         curves = {name: torch.stack([m[name] for m in measured], -1).double().cpu().numpy() for name in measured[0]}
         diverged = self.diverged_at.tolist()
         vectors = 1 if self.correction is None else 2  # momentum and last displacement
+        vectors += (self.averaged_theta is not None) + (self.trace is not None)
         kept = count_elements(self.memory) // len(self.runs) + vectors * self.network.size
         return [
             Record(
@@ -344,6 +392,19 @@ class Training:
         ]
 
 
+def check_settings(run: Run) -> None:
+    """Check the settings that change over a run.
+
+    Raises:
+        UserError: if one is out of its range, or cannot be combined with the run's method or problem.
+    """
+    if run.lr_schedule not in LR_SCHEDULES:
+        raise unknown("learning-rate schedule", run.lr_schedule, LR_SCHEDULES)
+    if not 0 <= run.weight_average < 1:
+        raise UserError(f"weight_average {run.weight_average}: give a decay of at least 0 and less than 1")
+    check_traces(run)
+
+
 def count_elements(state: Any) -> int:
     """Return the number of tensor elements in nested dicts and lists."""
     if isinstance(state, Tensor):
@@ -355,9 +416,10 @@ def count_elements(state: Any) -> int:
 def make_stepper(training: Training, steps_done: int) -> Callable[[int], None]:
     """Return a function that makes a given number of steps: eagerly, or by replaying a CUDA graph on a GPU."""
     if training.theta.is_cuda:
-        from .cuda_graphs import GraphStepper
+        from .cuda_graphs import STEPS_PER_GRAPH, GraphStepper
 
-        return GraphStepper(training.step, steps_done)
+        every = 1 if training.correction is None else training.correction.every
+        return GraphStepper(training.step, steps_done, math.lcm(STEPS_PER_GRAPH, every))
 
     def advance(count: int) -> None:
         for _ in range(count):

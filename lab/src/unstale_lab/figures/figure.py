@@ -1,10 +1,10 @@
-"""The data types of a figure: the runs it needs, the curves it draws, the claims it judges."""
+"""The data types of a figure: the runs it needs, the curves it draws, the claims it judges or the tables it gives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ..experiment import Run, Scale
 from ..records import Record as Record
@@ -41,6 +41,15 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table of text cells; the first cell of a row is its heading."""
+
+    title: str
+    heading: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The result for one claim, or for one reading of it."""
 
@@ -56,15 +65,21 @@ class Verdict:
     comparisons: Sequence[Comparison] = field(default=())
 
 
+def _nothing(records: Sequence[Record]) -> list[Any]:
+    return []
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the paper, or a claim without one."""
+    """A figure of the paper, a claim without one, or a study of our own, which judges no claim."""
 
     name: str  # "fig3"
     title: str
-    claims: tuple[int, ...]
+    claims: tuple[int, ...]  # none for a study
     settings: str  # problem, network, hyper-parameters, seeds and steps, in words
     runs: Callable[[Scale], list[Run]]
     panels: Callable[[Sequence[Record]], list[Panel]]  # from the records of all ``runs``
-    judge: Callable[[Sequence[Record]], list[Verdict]]  # from the records of all ``runs``
+    judge: Callable[[Sequence[Record]], list[Verdict]] = _nothing  # from the records of all ``runs``
+    findings: Callable[[Sequence[Record]], list[str]] = _nothing  # of a study: sentences, the answer first
+    tables: Callable[[Sequence[Record]], list[Table]] = _nothing  # of a study
     cut: str = ""  # what the published results leave out of the paper's settings, and why

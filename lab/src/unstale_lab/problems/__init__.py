@@ -28,6 +28,8 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "ms_pacman": MsPacman,
     "ms_pacman_10k": lambda: MsPacman(transitions=10_000),
 }
+# Whose batches are transitions in temporal order, so that eligibility traces make sense.
+ONLINE_PROBLEMS = frozenset({"mountain_car_online"})
 
 
 @cache

@@ -72,6 +72,10 @@ def _figure(summary: Summary) -> Iterable[str]:
     entries = legend(summary.panels)
     yield "\n".join(f"- {_escaped(_panel(panel, entries))}" for panel in summary.panels)
     yield "\n".join(f"- {_escaped(entry.label)}: {entry.note}" for entry in entries if entry.note)
+    yield "\n".join(f"- {_escaped(sentence)}" for sentence in summary.findings)
+    for table in summary.tables:
+        yield f"**{_escaped(table.title)}**"
+        yield _table(table.heading, table.rows)
     for verdict in summary.verdicts:
         yield _verdict(verdict)
         if verdict.comparisons:
