@@ -149,7 +149,10 @@ def test_dense_and_window_agree_over_200_steps(problem, trust):
             optimizer.backward(*stream.batch(net)())
             optimizer.step()
             optimizer.zero_grad()
-    assert first.state["group 0"]["correction"] == "dense" and second.state["group 0"]["correction"] == "window"
+    assert (
+        first.state["group 0"]["plan"]["correction"] == "dense"
+        and second.state["group 0"]["plan"]["correction"] == "window"
+    )
     torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
 
 

@@ -585,7 +585,7 @@ def test_a_checkpoint_after_a_change_of_beta(later):
     twin = copy.deepcopy(model)
     resumed = unstale.CorrectedSGD(twin, lr=0.1, beta=0.9, correction="window")
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert resumed.state["group 0"]["horizon"] == 66
+    assert resumed.state["group 0"]["plan"]["horizon"] == 66
     states = [g.get_state()] * 2
     for one, each, state in ((model, optimizer, states[0]), (twin, resumed, states[1])):
         own = torch.Generator()

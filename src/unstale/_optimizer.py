@@ -37,8 +37,6 @@ from .per_sample.linearize import (
 )
 from .per_sample.ownership import Trace
 
-Whole = Linearization | None  # all samples of a batch, for optimizers that need them
-
 # Changes when a state that was saved before can no longer be loaded.
 STATE_FORMAT = 3
 

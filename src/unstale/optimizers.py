@@ -6,10 +6,11 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from ._optimizer import CorrectedOptimizer, Whole
+from ._optimizer import CorrectedOptimizer
 from ._options import DOC, Options
 from ._param_group import GroupState
 from .momentum import running_mean_
+from .per_sample.gradients import Linearization
 
 
 class CorrectedSGD(CorrectedOptimizer):
