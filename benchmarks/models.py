@@ -1,6 +1,8 @@
-"""The benchmarked networks: the small value function of the classic problems, and DQN's network."""
+"""The benchmarked networks: fully connected ones, and DQN's."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from torch import nn
 
@@ -9,17 +11,17 @@ FRAMES = (4, 84, 84)
 ACTIONS = 9
 
 
+def fully_connected(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return a network with these numbers of inputs, hidden units and outputs."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
 def mlp(width: int) -> nn.Sequential:
     """Return a value function with three hidden layers: 2 → width → width → width → 1."""
-    model = nn.Sequential(
-        nn.Linear(INPUTS, width),
-        nn.LeakyReLU(),
-        nn.Linear(width, width),
-        nn.LeakyReLU(),
-        nn.Linear(width, width),
-        nn.LeakyReLU(),
-        nn.Linear(width, 1),
-    )
+    model = fully_connected(INPUTS, width, width, width, 1, activation=nn.LeakyReLU)
     expected = {32: 2_241, 64: 8_577}
     assert size(model) == expected.get(width, size(model))
     return model
