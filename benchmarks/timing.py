@@ -32,16 +32,32 @@ class Timing:
 
 
 def time_interleaved(
-    steps: Mapping[str, Step], device: torch.device, seconds: float, rounds: int = 40
+    steps: Mapping[str, Step],
+    device: torch.device,
+    seconds: float,
+    rounds: int = 40,
+    steps_per_turn: int | None = None,
 ) -> dict[str, Timing]:
     """Time ``steps`` in turns after their warm-up, for about ``seconds`` in total.
 
     A slow step skips some of the rounds, so that it does not take more than its share, but has at least five turns, or
     three if one step takes longer than ``SLOW_STEP_SECONDS``.
+
+    Args:
+        steps: what to time.
+        device: where the steps run.
+        seconds: for all turns of all steps.
+        rounds: the largest number of turns.
+        steps_per_turn: length of a turn, for steps whose work repeats with this period. Default: as many steps as
+            take ``MIN_TURN_SECONDS``, but at most 50.
     """
     share = seconds / len(steps)
-    once = {name: min(timed(step, device) for _ in range(2)) for name, step in steps.items()}
-    length = {name: min(50, max(1, round(MIN_TURN_SECONDS / once[name]))) for name in steps}
+    if steps_per_turn is None:
+        once = {name: min(timed(step, device) for _ in range(2)) for name, step in steps.items()}
+        length = {name: min(50, max(1, round(MIN_TURN_SECONDS / once[name]))) for name in steps}
+    else:
+        once = {name: timed(step, device, min(steps_per_turn, 20)) for name, step in steps.items()}
+        length = dict.fromkeys(steps, steps_per_turn)
     every: dict[str, int] = {}
     for name in steps:
         turns = int(share / (once[name] * (length[name] + 1)))
