@@ -27,7 +27,7 @@ def allocated(device: torch.device) -> int:
 
 
 def peak(step: Callable[[], None], device: torch.device, before: int) -> int:
-    """Return the peak of allocated bytes during a step on CUDA, minus ``before``."""
+    """Return the peak of allocated bytes during a step (or several) on CUDA, minus ``before``."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     step()
@@ -54,7 +54,7 @@ def state_bytes(state: Any) -> int:
 
 
 def resident_growth(step: Callable[[], None]) -> int | None:
-    """Return the peak growth of the process in bytes during a step, or None if the system does not report it."""
+    """Return the peak growth of the process in bytes during a step (or several); None if it is not reported."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark

@@ -16,6 +16,7 @@ from plain import PlainCorrectedSGD
 from torch import Tensor, nn
 
 import unstale
+from unstale.corrections import DEFAULT_BETA, default_horizon
 
 LR = 1e-4  # small enough not to diverge at any width
 MAX_WINDOW_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
@@ -30,17 +31,18 @@ class Candidate:
     correction: str | None = None  # None: not corrected
     kind: str = "SGD"  # or "Adam", or "plain"
     horizon: int | None = None  # None: the library's default
+    slots: int | None = None  # of a reservoir; None: the library's default
 
     @property
     def baseline(self) -> str:
         """The name of the candidate that this one's time is divided by."""
         return "Adam" if self.kind == "Adam" else "SGD"
 
-    def batches_remembered(self, beta: float) -> int:
-        """Return the horizon in batches; 0 for corrections without one."""
-        if self.correction not in ("window", "oracle", "auto"):
+    def batches_remembered(self, beta: float | None) -> int:
+        """Return the horizon in batches; 0 for corrections without one, such as "auto" with a growing ``β``."""
+        if self.correction not in ("window", "oracle", "auto") or (self.correction == "auto" and beta is None):
             return 0
-        return self.horizon or unstale.corrections.default_horizon(beta)
+        return self.horizon or default_horizon(DEFAULT_BETA if beta is None else beta)
 
 
 @dataclass
@@ -50,12 +52,14 @@ class Training:
     step: Callable[[], None]
     fill: Callable[[], None]
     state: Callable[[], Any]
+    group_state: Callable[[], dict[str, Any]] = dict  # of a corrected optimizer; otherwise empty
 
 
-def build(candidate: Candidate, model: nn.Module, batches: Sequence[Batch], beta: float) -> Training:
-    """Return a training of ``model`` (in place) on ``batches`` in turn."""
+def build(candidate: Candidate, model: nn.Module, batches: Sequence[Batch], beta: float | None) -> Training:
+    """Return a training of ``model`` (in place) on ``batches`` in turn. Without ``beta``, defaults are used."""
     turn = cycle(batches)
     if candidate.kind == "plain":
+        assert beta is not None
         return _plain(model, turn, beta)
     optimizer = make_optimizer(candidate, model, beta)
     if candidate.correction is None:
@@ -65,16 +69,20 @@ def build(candidate: Candidate, model: nn.Module, batches: Sequence[Batch], beta
     return _corrected(model, optimizer, turn)
 
 
-def make_optimizer(candidate: Candidate, model: nn.Module, beta: float) -> torch.optim.Optimizer:
+def make_optimizer(candidate: Candidate, model: nn.Module, beta: float | None) -> torch.optim.Optimizer:
     """Return the optimizer. ``unstale`` damps momentum, so SGD's learning rate is scaled to take the same steps."""
+    betas: dict[str, Any] = {} if beta is None else dict(betas=(beta, 0.999))
     if candidate.correction is None:
         if candidate.kind == "SGD":
+            assert beta is not None
             return torch.optim.SGD(model.parameters(), lr=LR * (1 - beta), momentum=beta)
-        return torch.optim.Adam(model.parameters(), lr=LR, betas=(beta, 0.999))
-    options: dict[str, Any] = dict(lr=LR, correction=candidate.correction, horizon=candidate.horizon)
+        return torch.optim.Adam(model.parameters(), lr=LR, **betas)
+    options: dict[str, Any] = dict(
+        lr=LR, correction=candidate.correction, horizon=candidate.horizon, slots=candidate.slots
+    )
     if candidate.kind == "SGD":
         return unstale.CorrectedSGD(model, beta=beta, **options)
-    return unstale.CorrectedAdam(model, betas=(beta, 0.999), **options)
+    return unstale.CorrectedAdam(model, **betas, **options)
 
 
 def _uncorrected(model: nn.Module, optimizer: torch.optim.Optimizer, turn: Iterator[Batch]) -> Training:
@@ -98,7 +106,7 @@ def _corrected(model: nn.Module, optimizer: Any, turn: Iterator[Batch]) -> Train
         optimizer.step()
         optimizer.zero_grad()
 
-    return Training(step, step, lambda: optimizer.state)
+    return Training(step, step, lambda: optimizer.state, lambda: optimizer.state_of("group 0"))
 
 
 def _oracle(model: nn.Module, optimizer: Any, turn: Iterator[Batch]) -> Training:
@@ -153,7 +161,7 @@ def too_large(candidate: Candidate, model: nn.Module, device: torch.device, expe
     return None
 
 
-def window_bytes(candidate: Candidate, model: nn.Module, batches: Sequence[Batch], beta: float) -> int:
+def window_bytes(candidate: Candidate, model: nn.Module, batches: Sequence[Batch], beta: float | None) -> int:
     """Return the bytes of a full window's state, extrapolated from windows of one and two batches."""
     sizes = []
     for horizon in (1, 2):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from memory import state_bytes
 from steps import Training
 from timing import synchronize, timed, warm_up
 from torch import device as Device
 
 MIN_WARMUP_STEPS = 10  # for candidates without a horizon
-MAX_FILL_SECONDS = 40.0
+MAX_FILL_SECONDS = 40.0  # of an oracle
+MAX_SLOT_FILL_SECONDS, MAX_SLOT_FILL_STEPS = 120.0, 5000
 
 
 class TooSlow(Exception):
@@ -28,6 +31,21 @@ def fill_history(training: Training, device: Device, horizon: int, full: int, se
     if steps < horizon and state_bytes(training.state()) < 0.98 * full:
         raise TooSlow(f"filling its {horizon} batches takes over {seconds:.0f} s")
     return steps
+
+
+def fill_slots(training: Training, device: Device, seconds: float = MAX_SLOT_FILL_SECONDS) -> tuple[int, float]:
+    """Make steps until every slot of a reservoir has a sample, within ``seconds`` and ``MAX_SLOT_FILL_STEPS``.
+
+    Returns:
+        The number of steps, and the share of slots that have a sample.
+    """
+    start, steps, filled = time.perf_counter(), 0, 0.0
+    while filled < 1 and steps < MAX_SLOT_FILL_STEPS and (not steps or time.perf_counter() - start < seconds):
+        for _ in range(100):
+            training.step()
+        steps += 100
+        filled = float((training.group_state()["memory"]["weight"] != 0).double().mean())
+    return steps, filled
 
 
 def fill_oracle(training: Training, device: Device, horizon: int) -> int:
