@@ -10,6 +10,7 @@ from targets import targets
 Result = dict[str, Any]
 
 TITLES = {
+    "adam": "CorrectedAdam: time of a training step relative to Adam",
     "mlp": "Small networks: time of a training step relative to SGD",
     "dqn": "DQN's network",
     "plain": "Compared with a straightforward implementation",
@@ -24,7 +25,7 @@ def page(results: dict[str, Result], device: str) -> str:
         if name in results:
             result = results[name]
             parts += [f"## {title}", source(result), *_targets(name, result, device)]
-            parts += _mlp(result, memory) if name == "mlp" else _long(result, memory)
+            parts += LAYOUTS.get(name, _long)(result, memory)
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,6 +79,34 @@ def _mlp(result: Result, memory: str) -> list[str]:
     return [table(header, lines), *_horizons(result), *_unfilled(result)]
 
 
+def _adam(result: Result, memory: str) -> list[str]:
+    """Return a table of the default settings, with what they chose, and a table of all candidates."""
+    default, every = [], []
+    names = [row["name"] for row in result["cells"][0]["rows"][1:]]
+    for cell in result["cells"]:
+        rows = {row["name"]: row for row in cell["rows"]}
+        adam, chosen = rows["Adam"], rows["default"]
+        baseline = f"{'~' * _is_noisy(adam)}{adam['ms']:.3f}"
+        where = [_where(cell["where"])]
+        default.append([*where, _plan(chosen), baseline, _ratio(chosen), _number(chosen[_key(memory)])])
+        every.append([*where, f"{baseline} ({_number(adam[_key(memory)])})", *(_short(rows[n], memory) for n in names)])
+    return [
+        "**Default settings.** `unstale.CorrectedAdam(model, lr)` relative to `torch.optim.Adam(model.parameters(), "
+        'lr)`, and what `correction="auto"` chose: correction, slots, and the largest `β`, up to which it grows.',
+        table(["", "chosen", "Adam, ms", "ratio", memory], default),
+        '**Other settings.** *none* has the correction switched off; *slots* are of `correction="reservoir"`. Turns '
+        f"have {result['cells'][0]['rows'][0]['steps_per_turn']} steps, because samples enter only every few steps.",
+        table(["", f"Adam: ms ({memory})", *(f"{name}: ratio ({memory})" for name in names)], every),
+        *_unfilled(result),
+    ]
+
+
+def _plan(row: dict[str, Any]) -> str:
+    plan = row["plan"]
+    slots = "" if plan["slots"] is None else f", {plan['slots']:,} slots"
+    return f"{plan['correction']}{slots}, β ≤ {plan['beta']:.4g}"
+
+
 def _horizons(result: Result) -> list[str]:
     found = sorted(
         {(row["name"], cell["where"]["beta"], row["horizon"]) for cell in result["cells"] for row in cell["rows"]}
@@ -87,13 +116,17 @@ def _horizons(result: Result) -> list[str]:
 
 
 def _unfilled(result: Result) -> list[str]:
-    if any(_is_unfilled(row) for cell in result["cells"] for row in cell["rows"]):
-        return ["† Timed before as many steps as its horizon were made; its state already had its full size."]
-    return []
+    rows = [row for cell in result["cells"] for row in cell["rows"] if _is_unfilled(row)]
+    if not rows:
+        return []
+    shares = [f"{row['filled']:.0%}" for row in rows if "filled" in row]
+    if shares:
+        return [f"† Timed before every slot had a sample (shares that had one: {', '.join(shares)})."]
+    return ["† Timed before as many steps as its horizon were made; its state already had its full size."]
 
 
 def _is_unfilled(row: dict[str, Any]) -> bool:
-    return "ms" in row and row["warm_steps"] < row["horizon"]
+    return "ms" in row and (row["warm_steps"] < row["horizon"] or row.get("filled", 1) < 1)
 
 
 def _short(row: dict[str, Any], memory: str) -> str:
@@ -103,7 +136,7 @@ def _short(row: dict[str, Any], memory: str) -> str:
 
 
 def _ratio(row: dict[str, Any]) -> str:
-    """Return the ratio with its marks: ~ for noise, † for a window that was not full."""
+    """Return the ratio with its marks: ~ for noise, † for a window or reservoir that was not full."""
     return f"{'~' * _is_noisy(row)}{row['ratio']:.2f}{'†' * _is_unfilled(row)}"
 
 
@@ -142,12 +175,17 @@ def _long(result: Result, memory: str) -> list[str]:
 
 
 def _where(where: dict[str, Any]) -> str:
-    formats = dict(width="width {}", parameters="n = {:,}", batch="batch {}", beta="β = {}", precision="{}")
+    formats = dict(
+        network="{}", width="width {}", parameters="n = {:,}", batch="batch {}", beta="β = {}", precision="{}"
+    )
     return ", ".join(formats[key].format(value) for key, value in where.items())
 
 
 def _number(mib: float) -> str:
     return f"{mib:.0f}" if mib >= 100 else f"{mib:.3g}"
+
+
+LAYOUTS = {"adam": _adam, "mlp": _mlp}
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cell import Row, measure
 from data import GAMMA, pool
-from models import ACTIONS, FRAMES, INPUTS, dqn, mlp, size
+from models import ACTIONS, FRAMES, INPUTS, dqn, fully_connected, mlp, size
 from plain import PlainCorrectedSGD
 from steps import Candidate
+from torch import nn
 
 import unstale
 
@@ -19,6 +20,26 @@ Suite = Callable[[torch.device, bool], dict[str, Any]]
 
 # Speed-up of `correction="auto"` over the plain implementation to reach, by width; one CPU thread.
 MIN_SPEEDUP_OVER_PLAIN = {32: 4.0, 64: 50.0}
+
+
+class Network(NamedTuple):
+    """A fully connected network, with several outputs for Q-learning, and the sizes of its batches."""
+
+    widths: tuple[int, ...]
+    batches: tuple[int, ...]
+    activation: type[nn.Module] = nn.ReLU
+
+
+ADAM_NETWORKS = (
+    Network((4, 120, 84, 2), (128,)),  # CleanRL's DQN
+    Network((8, 64, 64, 1), (256,)),
+    Network((4, 16, 16, 1), (1, 16)),
+    Network((4, 32, 32, 1), (1, 16)),
+    Network((4, 64, 64, 1), (1, 16)),
+    Network((2, 16, 16, 16, 1), (1, 16), nn.LeakyReLU),  # the laboratory's
+)
+# Samples enter a reservoir or a dense matrix every few steps. All these intervals divide 100.
+ADAM_TURN = 100
 
 
 def run_mlp(device: torch.device, quick: bool) -> dict[str, Any]:
@@ -99,7 +120,63 @@ def run_plain(device: torch.device, quick: bool) -> dict[str, Any]:
     return dict(cells=cells, targets=targets, disagreement=disagreement, threads=1)
 
 
-SUITES: dict[str, Suite] = {"mlp": run_mlp, "dqn": run_dqn, "plain": run_plain}
+def run_adam(device: torch.device, quick: bool) -> dict[str, Any]:
+    """Measure the cost of ``CorrectedAdam`` with default settings, and of other corrections, relative to Adam.
+
+    All settings that are not named are defaults, ``β`` included. On a CPU networks are small, and there is one thread;
+    on CUDA the network is DQN's.
+    """
+    if device.type == "cuda":
+        return dict(cells=_adam_on_dqn(device, quick))
+    with _one_thread():
+        return dict(cells=_adam_on_small_networks(device, quick), threads=1)
+
+
+def _adam_on_small_networks(device: torch.device, quick: bool) -> list[dict[str, Any]]:
+    candidates = [
+        Candidate("Adam", kind="Adam"),
+        Candidate("default", "auto", kind="Adam"),
+        Candidate("none", "none", kind="Adam"),
+        Candidate("diagonal", "diagonal", kind="Adam"),
+        *_reservoirs((256,) if quick else (256, 1024, 4096)),
+    ]
+    cells = []
+    for network in ADAM_NETWORKS[:1] if quick else ADAM_NETWORKS:
+        for samples in network.batches:
+            torch.manual_seed(0)
+            model = fully_connected(*network.widths, activation=network.activation).to(device)
+            actions = network.widths[-1] if network.widths[-1] > 1 else None
+            batches = pool(samples, network.widths[:1], device, actions, greedy=True)
+            rows = measure(candidates, model, batches, None, seconds=3 if quick else 20, steps_per_turn=ADAM_TURN)
+            name = "-".join(map(str, network.widths))
+            cells.append(_cell(dict(network=name, parameters=size(model), batch=samples), rows))
+    return cells
+
+
+def _adam_on_dqn(device: torch.device, quick: bool) -> list[dict[str, Any]]:
+    candidates = [
+        Candidate("Adam", kind="Adam"),
+        Candidate("default", "auto", kind="Adam"),
+        *_reservoirs((256,) if quick else (256, 1024, 4096)),
+        Candidate("window, H = 20", "window", kind="Adam", horizon=20),
+    ]
+    torch.manual_seed(0)
+    model = dqn().to(device)
+    batches = pool(32, FRAMES, device, ACTIONS, batches=4, greedy=True)
+    cells = []
+    for precision in ("float32", "TF32"):
+        with tf32(precision == "TF32", device):
+            rows = measure(candidates, model, batches, None, seconds=5 if quick else 60, steps_per_turn=ADAM_TURN)
+        where = dict(network="DQN", parameters=size(model), batch=32, precision=precision)
+        cells.append(_cell(where, rows))
+    return cells
+
+
+def _reservoirs(slots: Sequence[int]) -> list[Candidate]:
+    return [Candidate(f"{number:,} slots", "reservoir", kind="Adam", slots=number) for number in slots]
+
+
+SUITES: dict[str, Suite] = {"adam": run_adam, "mlp": run_mlp, "dqn": run_dqn, "plain": run_plain}
 
 
 def _cell(where: dict[str, Any], rows: list[Row]) -> dict[str, Any]:

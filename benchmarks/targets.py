@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+MAX_ADAM_RATIO = 2.5
+
 
 class Target(NamedTuple):
     """One target and its measurement."""
@@ -27,6 +29,8 @@ def targets(suite: str, result: dict[str, Any], device: str) -> list[Target]:
                 max(ratios) <= 1.5,
             )
         ]
+    if suite == "adam":
+        return _adam_on_cuda(cells) if device == "cuda" else _adam_on_cpu(cells)
     if suite == "plain":
         return [Target(t["what"], f"≥ {t['at_least']:g}", f"{t['measured']:.1f}", t["met"]) for t in result["targets"]]
     found = []
@@ -41,6 +45,31 @@ def targets(suite: str, result: dict[str, Any], device: str) -> list[Target]:
                 found.append(
                     Target(f"peak memory of the window, H = {horizon}", "< 4 GiB", f"{peak:.2f} GiB", peak < 4)
                 )
+    return found
+
+
+def _adam_on_cpu(cells: list[dict[str, Any]]) -> list[Target]:
+    rows = {
+        f"{cell['where']['network']}, batch {cell['where']['batch']}": row
+        for cell in cells
+        for row in cell["rows"]
+        if row["name"] == "default"
+    }
+    ratios = {where: row["ratio"] for where, row in rows.items()}
+    worst = max(ratios, key=lambda where: ratios[where])
+    measured = f"{min(ratios.values()):.2f} to {ratios[worst]:.2f} ({worst})"
+    return [Target("default / Adam, in every cell", f"≤ {MAX_ADAM_RATIO:g}", measured, ratios[worst] <= MAX_ADAM_RATIO)]
+
+
+def _adam_on_cuda(cells: list[dict[str, Any]]) -> list[Target]:
+    found = []
+    for cell in cells:
+        for row in cell["rows"]:
+            if row["name"] == "1,024 slots":
+                where = f"1,024 slots, {cell['where']['precision']}"
+                found.append(_at_most(f"{where}, ratio to Adam", row, MAX_ADAM_RATIO))
+                peak = row["peak_mib"] / 1024
+                found.append(Target(f"{where}, peak memory", "< 4 GiB", f"{peak:.2f} GiB", peak < 4))
     return found
 
 
