@@ -26,7 +26,7 @@ from steps import Candidate
 
 from unstale.corrections.select import FIXED_COST, OVERHEAD
 
-WIDTHS, BATCHES, SLOTS = (16, 64, 256), (1, 16, 128), (64, 256, 1024, 4096)
+WIDTHS, BATCHES, SLOTS = (16, 64, 128), (1, 16, 128), (64, 256, 1024, 4096)
 STEPS_PER_TURN = 100  # a multiple of all intervals at which samples enter
 
 
@@ -94,9 +94,8 @@ def main() -> None:
                 print(f"| {sizes} | {expected:.2f} | {each.ratio:.2f} |", flush=True)
     if not options.quick:
         overhead, fixed_cost = fit(found)
-        print(
-            f"\nOVERHEAD = {OVERHEAD[device.type]:.1e}, FIXED_COST = {FIXED_COST}; fitted: {overhead:.1e}, {fixed_cost:.1f}"
-        )
+        print(f"\nOVERHEAD = {OVERHEAD[device.type]:.1e}, FIXED_COST = {FIXED_COST:.1f}")
+        print(f"fitted:    {overhead:.1e},              {fixed_cost:.1f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The speed benchmark: the plain loop makes the same steps as the engine."""
+"""The benchmarks: the plain loop makes the same steps as the engine; pages and targets follow from the JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from importlib import import_module
@@ -11,6 +12,8 @@ from threading import Barrier
 import pytest
 import torch
 
+from unstale.corrections.reservoir import INTERVALS
+from unstale.corrections.select import FIXED_COST, MAX_DENSE_INTERVAL, OVERHEAD
 from unstale_lab import problems
 from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.training import Training
@@ -18,8 +21,11 @@ from unstale_lab.experiment import Run
 from unstale_lab.problems import mountain_car
 from unstale_lab.problems.problem import seeded
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(FOLDER))
 benchmark, plain_lab, images = map(import_module, ("engine", "plain_lab", "images"))
+suites, report, budget, timing = map(import_module, ("suites", "report", "budget", "timing"))
+cell_module, models, steps, data, warmup = map(import_module, ("cell", "models", "steps", "data", "warmup"))
 
 STEPS = 25
 
@@ -129,3 +135,136 @@ def test_image_steps_are_timed_relative_to_adam(monkeypatch):
     run = Run(problem="noise", network="small_atari", width=2, batch=2)
     adam, window = images.measure(run, ["adam", "adam_window"], 2, "cpu", seconds=0.01)
     assert adam.ratio == 1 and window.ratio > 0 and window.parameters == adam.parameters > 0
+
+
+# ------------------------------------------------------------------------------------------------ the suites of run.py
+
+ABOUT = dict(cpu="a CPU", cores=2, threads=1, python="3", torch="2", unstale="0", load=None, date="today")
+SOURCE = dict(machine=ABOUT, command="run", quick=False, seconds=1.0)
+
+
+@pytest.fixture
+def short_suites(monkeypatch):
+    """Suites that time only as long as they must."""
+    monkeypatch.setattr(
+        suites, "measure", lambda *args, **options: cell_module.measure(*args, **{**options, "seconds": 0.1})
+    )
+    return suites
+
+
+def rows_by_name(cell):
+    return {row["name"]: row for row in cell["rows"]}
+
+
+def test_adam_suite_reports_what_auto_chose(short_suites, monkeypatch):
+    networks = (suites.Network((4, 3, 2), (8,)), suites.Network((4, 3, 1), (1,)))
+    monkeypatch.setattr(suites, "ADAM_NETWORKS", networks)
+    result = short_suites.run_adam(torch.device("cpu"), quick=True)
+    rows = rows_by_name(result["cells"][0])
+    assert list(rows) == ["Adam", "default", "none", "diagonal", "256 slots"]
+    assert rows["default"]["plan"]["correction"] == "dense" and rows["default"]["plan"]["beta"] == 0.999
+    assert rows["none"]["plan"] is None
+    assert rows["256 slots"]["filled"] == 1
+    assert rows["256 slots"]["plan"]["slots"] <= 256
+    assert all(row["steps_per_turn"] == 100 for row in rows.values())
+    page = report.page({"adam": {**SOURCE, **result}}, "cpu")
+    assert "| 4-3-2, n = 23, batch 8 | dense, β ≤ 0.999 |" in page
+    assert "†" not in page
+
+
+def test_adam_suite_on_images(short_suites, monkeypatch):
+    """The cell of CUDA, with a small network on a CPU."""
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 1, 2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4, models.ACTIONS)
+    )
+    monkeypatch.setattr(suites, "dqn", lambda: network)
+    monkeypatch.setattr(suites, "FRAMES", (4, 3, 3))
+    monkeypatch.setattr(suites, "ADAM_TURN", 20)
+    cells = short_suites._adam_on_dqn(torch.device("cpu"), quick=True)
+    assert [cell["where"]["precision"] for cell in cells] == ["float32", "TF32"]
+    assert list(rows_by_name(cells[0])) == ["Adam", "default", "256 slots", "window, H = 20"]
+    assert rows_by_name(cells[0])["window, H = 20"]["horizon"] == 20
+
+
+def test_turns_of_adam_hold_whole_cycles():
+    assert all(suites.ADAM_TURN % every == 0 for every in (*INTERVALS, MAX_DENSE_INTERVAL, 2))
+    made = 0
+
+    def step():
+        nonlocal made
+        made += 1
+
+    found = timing.time_interleaved({"step": step}, torch.device("cpu"), seconds=0.0, steps_per_turn=100)
+    assert found["step"].steps_per_turn == 100
+    assert made == 20 + found["step"].turns * (1 + 100)
+
+
+def test_slots_are_filled_before_timing():
+    torch.manual_seed(0)
+    candidate = steps.Candidate("slots", "reservoir", kind="Adam", slots=256)
+    batches = data.pool(8, [4], torch.device("cpu"))
+    training = steps.build(candidate, models.fully_connected(4, 3, 1), batches, None)
+    first, share = warmup.fill_slots(training, torch.device("cpu"), seconds=0)
+    plan = cell_module.chosen_plan(training)
+    samples = training.group_state()["plan"]["reservoir"][0]
+    assert (first, share) == (100, pytest.approx(100 / plan["every"] * samples / plan["slots"]))
+    further, share = warmup.fill_slots(training, torch.device("cpu"))
+    needed = plan["every"] * plan["slots"] / samples
+    assert share == 1 and needed <= first + further < needed + 100
+
+
+def test_greedy_target_has_largest_next_value():
+    [batch] = data.pool(5, [4], torch.device("cpu"), actions=3, batches=1, greedy=True)
+    model = models.fully_connected(4, 6, 3)
+    expected = batch.reward + data.GAMMA * batch.not_done * model(batch.next_state).amax(1)
+    assert batch.next_action is None
+    torch.testing.assert_close(data.target(model, batch), expected)
+
+
+def adam_row(name, ratio, **further):
+    return dict(name=name, ratio=ratio, ms=ratio, quartiles_ms=[ratio, ratio], warm_steps=9, horizon=0, **further)
+
+
+def test_targets_of_adam_on_cpu_name_the_worst_cell():
+    plan = dict(correction="reservoir", slots=1024, every=10, beta=0.996, reason="")
+    cells = [
+        dict(
+            where=dict(network="4-3-1", parameters=19, batch=batch),
+            rows=[
+                adam_row("Adam", 1.0, state_mib=1.0, steps_per_turn=100),
+                adam_row("default", ratio, state_mib=2.0, plan=plan, filled=filled),
+            ],
+        )
+        for batch, ratio, filled in ((1, 1.5, 1.0), (16, 2.6, 0.25))
+    ]
+    page = report.page({"adam": {**SOURCE, "cells": cells}}, "cpu")
+    assert "| ≤ 2.5 | 1.50 to 2.60 (4-3-1, batch 16) | **not met** |" in page
+    assert "| reservoir, 1,024 slots, β ≤ 0.996 | 1.000 | 2.60† | 2 |" in page
+    assert "shares that had one: 25%" in page
+
+
+def test_targets_of_adam_on_cuda():
+    cells = [
+        dict(where=dict(precision=precision), rows=[adam_row("1,024 slots", ratio, peak_mib=mib)])
+        for precision, ratio, mib in (("float32", 2.4, 1024), ("TF32", 2.7, 5120))
+    ]
+    found = report.targets("adam", dict(cells=cells), "cuda")
+    assert [(target.measured, target.met) for target in found] == [
+        ("2.40", True),
+        ("1.00 GiB", True),
+        ("2.70", False),
+        ("5.00 GiB", False),
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_saved_pages_follow_from_their_json(device):
+    saved = FOLDER / "results" / f"{device}.json"
+    assert report.page(json.loads(saved.read_text()), device) == saved.with_suffix(".md").read_text()
+
+
+def test_budget_fits_the_constants_of_the_prediction():
+    sizes = [(n, batch, slots) for n in (600, 9000) for batch in (1, 64) for slots in (64, 4096)]
+    found = [budget.Measurement(*size, every=1, ratio=0.0) for size in sizes]
+    found = [each._replace(ratio=budget.predicted(each, OVERHEAD["cpu"], FIXED_COST)) for each in found]
+    assert budget.fit(found) == pytest.approx((OVERHEAD["cpu"], FIXED_COST))
