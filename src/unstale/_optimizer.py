@@ -32,6 +32,7 @@ from .per_sample.linearize import (
     TracedBatch,
     fill_grad,
     linearize,
+    linearize_one,
     trace_batch,
     warn_irregular,
 )
@@ -134,18 +135,19 @@ class CorrectedOptimizer(Optimizer):
         sampled = [
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
-        traced = self._trace(batch, sampled)
+        is_single = len(batch.prediction) == 1 and all(group.wants_matrices for group in sampled)
+        traced = self._trace(batch, [] if is_single else sampled)
         for group in groups:
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
-        hidden = self._versions_of_hidden(traced) if sampled else {}
+        hidden = self._versions_of_hidden(traced) if sampled and not is_single else {}
         outputs = fill_grad(traced, batch.slope)
         if hidden and hidden != self._versions_of_hidden(traced):
             raise RuntimeError(
                 "a parameter received a gradient although the graph does not show that the prediction depends on it, "
                 "so it cannot be corrected. Reentrant checkpointing does this; use checkpoint(use_reentrant=False)."
             )
-        found = self._linearize(traced, sampled, outputs) if sampled else Linearized([], {}, True)
+        found = self._linearize(batch, traced, sampled, outputs, is_single)
         if not found.is_finite:
             self._refuse("a gradient of this batch's predictions or targets is not finite")
             return batch.loss
@@ -178,14 +180,25 @@ class CorrectedOptimizer(Optimizer):
         hidden = [p for group in self._groups for p in group.params.parameters if id(p) not in traced.reached]
         return {id(p): (0, 0) if p.grad is None else (id(p.grad), p.grad._version) for p in hidden}
 
-    def _linearize(self, traced: TracedBatch, sampled: list[ParamGroup], outputs: OutputGradients | None) -> Linearized:
-        params = [group.params for group in sampled]
+    def _linearize(
+        self,
+        batch: EvaluatedBatch,
+        traced: TracedBatch,
+        sampled: list[ParamGroup],
+        outputs: OutputGradients | None,
+        is_single: bool,
+    ) -> Linearized:
+        if not sampled:
+            return Linearized([], {}, True)
+        params, samples = [group.params for group in sampled], len(batch.prediction)
         with ExitStack() as stack:
             for each in params:
                 stack.enter_context(each.hooks_disabled())
-            found = linearize(traced, params, outputs)
+            if is_single:
+                return linearize_one(batch.prediction, batch.target, params)
+            found = linearize(traced, params, outputs, [group.kept_samples(samples) for group in sampled])
         if found.irregular:
-            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, len(traced.roots[0])))
+            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, samples))
         return found
 
     def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:

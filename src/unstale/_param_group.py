@@ -116,6 +116,16 @@ class ParamGroup:
             chosen = correction.choose(state.get("memory", {}), samples, call, self.params.device)
         return corrections.Selection(None, 0.0) if chosen is None and self._needs_whole_batch else chosen
 
+    def kept_samples(self, batch: int) -> int:
+        """How many samples are stored in the same form as those of a batch."""
+        plan = None if self.plan is None else self.plan["reservoir"]
+        return batch if plan is None else max(batch, corrections.ReservoirPlan(*plan).slots)
+
+    @property
+    def wants_matrices(self) -> bool:
+        """Whether per-sample gradients are materialized anyway."""
+        return self.plan is not None and self.plan["correction"] in ("dense", "blocks", "diagonal")
+
     def _prepared(self, state: GroupState, samples: int) -> corrections.Correction:
         """The correction, planned at the first batch."""
         if self._correction is None:

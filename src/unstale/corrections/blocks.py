@@ -13,11 +13,17 @@ from .base import Correction, Memory, Replay, Selection
 
 # A matrix of more rows than this does not stay in the cache between steps.
 MAX_CACHED_SIZE = 2000
+# Fewer samples than this are buffered: adding them one by one to a matrix takes as long as adding them together.
+MIN_SAMPLES_TO_MERGE = 8
 
 
-def dense(size: int, every: int = 1) -> Blocks:
-    """The full correction with its n×n matrix. One that outgrows the cache is written to every tenth time only."""
-    return Blocks([size], merge_every=10 if size > MAX_CACHED_SIZE else 1, every=every)
+def dense(size: int, every: int = 1, seed: int = 0, samples: int = MIN_SAMPLES_TO_MERGE) -> Blocks:
+    """The full correction with its n×n matrix, for batches of ``samples``.
+
+    A matrix that outgrows the cache, or would get few samples at a time, is written to every tenth time only.
+    """
+    merge_every = 10 if size > MAX_CACHED_SIZE or samples < MIN_SAMPLES_TO_MERGE else 1
+    return Blocks([size], merge_every, every, seed)
 
 
 class Blocks(Correction):

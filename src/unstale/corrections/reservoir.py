@@ -32,7 +32,9 @@ from .base import Correction, Memory, Replay, Selection
 NEWEST_SPAN, POOL_SPAN = 1.0, 1.0
 MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
 # Generations in a reservoir, if batches are large enough.
-GENERATIONS = 64
+GENERATIONS = 32
+# Per-sample gradients in one step in five cost less than half a step, if batches are large enough.
+MIN_INTERVAL = 5
 # Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
 INTERVALS = (1, 2, 4, 5, 10, 20, 25, 50, 100)
 MAX_ROUNDING = 1.25  # downwards, which leaves fewer slots for the newest
@@ -60,16 +62,14 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     >>> plan_reservoir(1024, batch=16, beta=0.997)
     ReservoirPlan(samples=16, every=10, newest=30, pool=34)
     >>> plan_reservoir(1024, batch=1, beta=0.999)
-    ReservoirPlan(samples=1, every=1, newest=24, pool=1000)
-    >>> plan_reservoir(1024, batch=4, beta=0.9)
-    ReservoirPlan(samples=4, every=1, newest=10, pool=10)
+    ReservoirPlan(samples=1, every=2, newest=524, pool=500)
+    >>> plan_reservoir(1024, batch=128, beta=0.97)
+    ReservoirPlan(samples=77, every=5, newest=6, pool=7)
     """
     memory = 1 / (1 - beta)
     span = (NEWEST_SPAN + POOL_SPAN) * memory
-    samples = min(batch, max(1, slots // GENERATIONS))
+    samples = min(batch, max(1, slots // GENERATIONS, math.ceil(MIN_INTERVAL * slots / span)))
     every = span * samples / slots
-    if every < 1:
-        samples = min(batch, math.ceil(slots / span))
     every = next(interval for interval in INTERVALS if interval >= min(every / MAX_ROUNDING, INTERVALS[-1]))
     pool = max(2, math.ceil(POOL_SPAN * memory / every))
     newest = max(1, min(slots // samples - pool, math.ceil(MAX_NEWEST_SPAN * memory / every)))
@@ -87,14 +87,14 @@ class Reservoir(Correction):
     def choose(
         self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
     ) -> Selection | None:
-        step, every, wanted = memory.get("step", 0), self.every, self.plan.samples
-        if (step + self.seed) % every:
+        if (memory.get("step", 0) + self.seed) % self.every:
             return None
+        wanted = self.plan.samples
         if samples <= wanted:
-            return Selection(torch.arange(samples, device=device), float(every))
+            return Selection(torch.arange(samples, device=device), float(self.every))
         generation = memory.get("generation", torch.zeros((), dtype=torch.int64, device=device))
-        rows = stratified(samples, wanted, uniform(self.seed, generation, wanted, stream=1 + call))
-        return Selection(rows, every * samples / wanted)
+        rows = stratified(samples, uniform(self.seed, generation, wanted, stream=1 + call))
+        return Selection(rows, self.every * samples / wanted)
 
     def update(
         self,
@@ -116,7 +116,7 @@ class Reservoir(Correction):
         if "weight" not in memory:
             self._allocate(memory, batch)
         if batch.samples > wanted:  # several batches in one step
-            rows = stratified(batch.samples, wanted, uniform(self.seed, memory["generation"], wanted, stream=0))
+            rows = stratified(batch.samples, uniform(self.seed, memory["generation"], wanted, stream=0))
             batch = batch.select(rows).scaled(batch.samples / wanted)
         slots.fit(memory, batch)
         where = self._make_room(memory)
@@ -135,42 +135,49 @@ class Reservoir(Correction):
     def _make_room(self, memory: Memory) -> Tensor:
         """Move the oldest of the newest generations to the pool, and return the slots of those that it replaces."""
         generation, newest, pool = memory["generation"], memory["newest"], memory["pool"]
-        each = torch.arange(self.plan.samples, device=pool.device)
         number = generation - self.plan.newest  # of the generation that moves; negative while there is none
         is_full = number >= self.plan.pool
-        random = (uniform(self.seed, generation, self.plan.samples, stream=-1) * self.plan.pool).long()
-        row = torch.where(is_full, random, number.clamp(min=0, max=self.plan.pool - 1))
-        freed = pool[row, each]
-        oldest = (generation % self.plan.newest).reshape(1)
-        moved = newest.index_select(0, oldest)[0]
-        survival = torch.where(is_full, 1 - 1 / self.plan.pool, 1.0).to(memory["weight"].dtype)
-        scale = torch.ones_like(memory["weight"][..., :1]) / survival
-        flat = pool.flatten()
-        memory["weight"].index_copy_(-1, flat, memory["weight"].index_select(-1, flat) * scale)
-        pool.index_put_((row, each), moved)
-        newest.index_copy_(0, oldest, freed.unsqueeze(0))
-        return freed
+        random = uniform(self.seed, generation, self.plan.samples, stream=-1).mul_(self.plan.pool).long()
+        row = torch.where(is_full, random, number.clamp(0, self.plan.pool - 1)).unsqueeze(0)
+        freed = pool.gather(0, row)
+        oldest = (generation % self.plan.newest).unsqueeze(0)
+        # Those that survive count for those that do not.
+        scale = torch.where(is_full, 1 / (1 - 1 / self.plan.pool), 1.0).to(memory["weight"])
+        in_pool = pool.view(-1)
+        memory["weight"].index_copy_(-1, in_pool, memory["weight"].index_select(-1, in_pool) * scale)
+        pool.scatter_(0, row, newest.index_select(0, oldest))
+        newest.index_copy_(0, oldest, freed)
+        return freed[0]
 
 
-def stratified(population: int, samples: int, uniform: Tensor) -> Tensor:
-    """One random index from each of ``samples`` equal parts of ``range(population)``.
+def stratified(population: int, uniform: Tensor) -> Tensor:
+    """One random index from each of equal parts of ``range(population)``, as many as there are random numbers.
 
-    Every index is expected ``samples / population`` times.
+    Every index is expected equally often.
     """
-    parts = torch.arange(samples, device=uniform.device)
-    return ((parts + uniform) * (population / samples)).long().clamp_(max=population - 1)
+    parts = torch.arange(len(uniform), device=uniform.device)
+    return ((parts + uniform) * (population / len(uniform))).long().clamp_(max=population - 1)
 
 
 def uniform(seed: int, counter: Tensor, count: int, stream: int = 0) -> Tensor:
-    """``count`` random numbers in [0, 1) that depend on nothing but the arguments (splitmix64).
+    """``count`` random numbers in [0, 1) that depend on nothing but the arguments: a hash of a counter.
 
     Unlike a generator they need no state, and can be drawn in a CUDA graph.
     """
-    start = (seed * 0x9E3779B9 + stream * 0x85EBCA6B) % (1 << 62)
-    x = (counter * count + torch.arange(count, device=counter.device)) * _GOLDEN + start
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
-        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    return ((x >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
+    start = hash_of(seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03)
+    x = torch.arange(start, start + count, device=counter.device) + counter * count
+    x = (x ^ (x >> 32)) * MIXERS[0]
+    x = (x ^ (x >> 29)) * MIXERS[1]
+    return ((x ^ (x >> 32)) & ((1 << 53) - 1)).double().mul_(2.0**-53)
 
 
-_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed integer
+# Odd numbers without structure, as signed integers.
+MIXERS = (-0x4B47D0C5A1A8F1A5, -0x2917014799A6026D)
+
+
+def hash_of(number: int) -> int:
+    """A number of 62 bits that looks random."""
+    x = number & ((1 << 64) - 1)
+    for _ in range(3):
+        x = (x ^ (x >> 31)) * (MIXERS[0] & ((1 << 64) - 1)) & ((1 << 64) - 1)
+    return x >> 2

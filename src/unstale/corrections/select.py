@@ -36,17 +36,21 @@ DEFAULT_BETA = 0.9
 MAX_MEMORY = 1000.0  # steps
 # A reservoir with fewer slots than this share of the samples in the momentum's memory is noisy.
 MIN_SAMPLING_RATIO = 1 / 8
+# More slots than this share would need per-sample gradients in almost every step.
+MAX_SAMPLING_RATIO = 0.4
+# Multiply-adds of a dense matrix per entry, memory traffic included.
+DENSE_WORK = 12
 # A dense matrix made from this many samples is as good as one of all samples.
 ENOUGH_SAMPLES = 3000
 MAX_DENSE_INTERVAL = 5  # in steps
 
 DEFAULT_BUDGET = 2.5
-MIN_SLOTS, MAX_SLOTS = 64, 4096
+MIN_SLOTS, MAX_SLOTS = 128, 4096
 MAX_SLOT_BYTES = 1 << 30  # of all slots, unless their number is given
 # Time of a small training step, in multiply-adds of a matrix product that would take as long.
-OVERHEAD = {"cpu": 1.0e7, "cuda": 1.0e10}
+OVERHEAD = {"cpu": 1.2e7, "cuda": 1.0e10}
 # Share of a budget of 1 that an uncorrected step and the bookkeeping of a correction take.
-FIXED_COST = 1.5
+FIXED_COST = 1.75
 
 
 class Plan(TypedDict):
@@ -54,6 +58,7 @@ class Plan(TypedDict):
 
     correction: str
     horizon: int  # of a window or oracle, in steps
+    batch: int  # samples in the first batch
     every: int  # steps between batches that enter a dense matrix
     reservoir: list[int] | None
     max_memory: float  # of a growing β, in steps
@@ -88,17 +93,24 @@ def paper_horizon(beta: float) -> int:
     return max(1, round(2 / (1 - beta)))
 
 
-def slots_within(budget: float, sizes: Sizes) -> int:
-    """The number of slots with which a step costs at most ``budget`` times an uncorrected one: a power of two.
+def extra_work(budget: float, sizes: Sizes) -> float:
+    """The multiply-adds per step that a correction may take.
 
     An uncorrected step takes the overhead of its operations and about ``6 m n`` multiply-adds (two forward passes and a
-    backward pass); ``K`` slots take ``3 K n`` more.
+    backward pass).
     """
-    n, device = sizes["parameters"], sizes["device"]
-    step = OVERHEAD.get(device, OVERHEAD["cuda"]) + 6 * sizes["batch"] * n
-    slots = (budget - FIXED_COST) * step / (3 * n)
-    slots = min(slots, MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]))
-    return min(MAX_SLOTS, max(MIN_SLOTS, 1 << max(0, math.floor(math.log2(max(1.0, slots))))))
+    overhead = OVERHEAD.get(sizes["device"], OVERHEAD["cuda"])
+    return (budget - FIXED_COST) * (overhead + 6 * sizes["batch"] * sizes["parameters"])
+
+
+def slots_within(budget: float, sizes: Sizes) -> int:
+    """The number of slots within the budget, at ``3 K n`` multiply-adds for ``K`` slots; a multiple of 128."""
+    slots = min(
+        extra_work(budget, sizes) / (3 * sizes["parameters"]),
+        MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]),
+        MAX_SAMPLING_RATIO * MAX_MEMORY * sizes["batch"],
+    )
+    return min(MAX_SLOTS, max(MIN_SLOTS, math.floor(slots / 128) * 128))
 
 
 def dense_interval(batch: int, memory: float) -> int:
@@ -127,7 +139,15 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
     horizon = int(settings["horizon"] or default_horizon(DEFAULT_BETA if beta is None else beta))
     reservoir = list(plan_reservoir(slots, batch, 1 - 1 / memory)) if name == "reservoir" else None
     every = dense_interval(batch, memory) if name == "dense" and settings["correction"] == "auto" else 1
-    return Plan(correction=name, horizon=horizon, every=every, reservoir=reservoir, max_memory=memory, reason=reason)
+    return Plan(
+        correction=name,
+        horizon=horizon,
+        batch=batch,
+        every=every,
+        reservoir=reservoir,
+        max_memory=memory,
+        reason=reason,
+    )
 
 
 def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: int, sizes: Sizes) -> tuple[str, str]:
@@ -137,14 +157,11 @@ def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: 
         return "dense", "second derivatives need the matrix"
     if settings["refresh"]:
         return "window", "refresh needs batches to be kept whole"
-    # Reading the matrix takes n² multiply-adds, and adding a batch to it (m + 6) n², from memory.
-    dense_work = n * n * (2 + (batch + 6) / dense_interval(batch, memory))
-    slots_work = 3 * slots * n
-    if dense_work <= slots_work:
-        return "dense", f"a {n:,}×{n:,} matrix is less work than {slots:,} slots"
+    if DENSE_WORK * n * n <= extra_work(settings["budget"], sizes):
+        return "dense", f"a {n:,}×{n:,} matrix is within the budget"
     if beta is not None and default_horizon(beta) * batch <= slots:
         return "window", f"{slots:,} slots hold every sample that still counts"
-    return "reservoir", f"{slots:,} slots are less work than a {n:,}×{n:,} matrix"
+    return "reservoir", f"{slots:,} slots are within the budget, a {n:,}×{n:,} matrix is not"
 
 
 def too_few_slots(plan: Plan, batch: int) -> str | None:
@@ -168,7 +185,7 @@ def build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int]) -> Corre
     if name == "diagonal":
         return Diagonal()
     if name == "dense":
-        return dense(sum(lengths), plan["every"])
+        return dense(sum(lengths), plan["every"], settings["seed"], plan["batch"])
     if name == "blocks":
         width = settings["block_size"]
         if width is None:

@@ -170,7 +170,7 @@ class OuterProducts(Positional):
     def shift(self, displacement: Tensor) -> Tensor:
         a, b = self.tensors
         d = self._matrix(displacement)
-        moved = _rows(a) @ d.mT * _rows(b) if b.shape[-1] <= a.shape[-1] else _rows(b) @ d * _rows(a)
+        moved = (_rows(a) @ d.mT).mul_(_rows(b)) if b.shape[-1] <= a.shape[-1] else (_rows(b) @ d).mul_(_rows(a))
         return moved.unflatten(-2, a.shape[-3:-1]).sum((-3, -1))
 
     def gradient(self, weight: Tensor, out: Tensor) -> None:

@@ -98,9 +98,37 @@ def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
     return found
 
 
+def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatParams]) -> Linearized:
+    """:func:`linearize` for a single sample, materialized: its gradients are those of its prediction and its target.
+
+    No rows have to be told apart, so that any graph will do.
+    """
+    parameters = [p for group in groups for p in group.parameters if p.requires_grad]
+    roots = [prediction] if target is None else [prediction, target]
+    found = [
+        torch.autograd.grad(root, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+        for root in roots
+    ]
+    by_id = [dict(zip(map(id, parameters), gradients, strict=True)) for gradients in found]
+    pieces: list[tuple[SampleGradients, ...]] = []
+    for group in groups:
+        rows = [_flat_row(group, gradients) for gradients in by_id]
+        u = rows[0] if target is None else rows[0] - rows[1]
+        pieces.append((Materialized(slice(0, group.size), (rows[0], u)),))
+    return Linearized(pieces, {}, _all_finite([piece.tensors[1] for (piece,) in pieces]))
+
+
+def _flat_row(group: FlatParams, gradients: dict[int, Tensor]) -> Tensor:
+    """Gradients of one sample over a group, ``[1, n]``; zero for frozen parameters."""
+    return group.flat(gradients[id(p)] if p.requires_grad else torch.zeros_like(p) for p in group.parameters)[None]
+
+
 @torch.no_grad()
 def linearize(
-    batch: TracedBatch, groups: Sequence[FlatParams], prediction_outputs: OutputGradients | None = None
+    batch: TracedBatch,
+    groups: Sequence[FlatParams],
+    prediction_outputs: OutputGradients | None = None,
+    kept: Sequence[int] | None = None,
 ) -> Linearized:
     """The gradients ``v`` of the prediction and ``u`` of the residual, for every sample.
 
@@ -108,6 +136,7 @@ def linearize(
         batch: what :func:`trace_batch` found.
         groups: the parameters to differentiate by, one flat vector per group.
         prediction_outputs: what :func:`fill_grad` returned, if it was called.
+        kept: how many samples each group will store in the same form, if more than the batch has.
     """
     wanted = {id(p) for group in groups for p in group.parameters if p.requires_grad}
     irregular = {key: why for found in reversed(batch.traces) for key, why in found.irregular.items() if key in wanted}
@@ -127,7 +156,8 @@ def linearize(
                 if parts is not None:
                     parts[role].append(_by_sample(gradients, rows.of(call)))
     jacobians = _Jacobians(batch.roots)
-    pieces = [_gradients_of_group(group, given, jacobians) for group in groups]
+    counts = kept or [len(batch.roots[0])] * len(groups)
+    pieces = [_gradients_of_group(*each, given, jacobians) for each in zip(groups, counts, strict=True)]
     return Linearized(pieces, irregular, _all_finite(used + jacobians.made))
 
 
@@ -304,7 +334,7 @@ class _Jacobians:
 
 
 def _gradients_of_group(
-    group: FlatParams, found: dict[int, _Given], jacobians: _Jacobians
+    group: FlatParams, kept: int, found: dict[int, _Given], jacobians: _Jacobians
 ) -> tuple[SampleGradients, ...]:
     """The gradients of a group, one piece per parameter, except that small materialized neighbours share one."""
     samples = len(jacobians.roots[0])
@@ -326,7 +356,7 @@ def _gradients_of_group(
             close(span.start)
         if id(parameter) in full:
             small.append(full[id(parameter)])
-        elif _is_smaller_materialized(parameter, given, samples):
+        elif _is_smaller_materialized(parameter, given, kept):
             small.append(_materialized(parameter, given, group, samples))
         else:
             close(span.start)
