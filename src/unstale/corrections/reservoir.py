@@ -31,8 +31,9 @@ from .base import Correction, Memory, Replay, Selection
 # samples survive as long as their weights last: all weights in it stay the same.
 NEWEST_SPAN, POOL_SPAN = 1.0, 1.0
 MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
-# Generations in a reservoir, if batches are large enough.
-GENERATIONS = 64
+# Generations in a reservoir, if batches are large enough; and at least: one of the newest, and two in the pool, one of
+# which is replaced.
+GENERATIONS, MIN_GENERATIONS = 64, 3
 # Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
 INTERVALS = (1, 2, 4, 5, 10, 20, 25, 50, 100)
 MAX_ROUNDING = 1.25  # downwards, which leaves fewer slots for the newest
@@ -53,7 +54,7 @@ class ReservoirPlan(NamedTuple):
 
 
 def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
-    """Divide at most ``slots`` slots into generations, for batches of ``batch`` samples.
+    """Divide at most ``slots`` slots, but at least 3, into generations, for batches of ``batch`` samples.
 
     Large generations are cheaper than many, because per-sample gradients are needed less often.
 
@@ -62,16 +63,17 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     >>> plan_reservoir(1024, batch=1, beta=0.999)
     ReservoirPlan(samples=1, every=1, newest=24, pool=1000)
     >>> plan_reservoir(1024, batch=4, beta=0.9)
-    ReservoirPlan(samples=4, every=1, newest=10, pool=10)
+    ReservoirPlan(samples=4, every=1, newest=69, pool=10)
     """
-    memory = 1 / (1 - beta)
+    memory = round(1 / (1 - beta), 6)  # 10 for a β of 0.9, not 10.000000000000002
     span = (NEWEST_SPAN + POOL_SPAN) * memory
     samples = min(batch, max(1, slots // GENERATIONS))
     every = span * samples / slots
     if every < 1:
         samples = min(batch, math.ceil(slots / span))
+    samples = min(samples, max(1, slots // MIN_GENERATIONS))
     every = next(interval for interval in INTERVALS if interval >= min(every / MAX_ROUNDING, INTERVALS[-1]))
-    pool = max(2, math.ceil(POOL_SPAN * memory / every))
+    pool = max(2, min(slots // samples - 1, math.ceil(POOL_SPAN * memory / every)))
     newest = max(1, min(slots // samples - pool, math.ceil(MAX_NEWEST_SPAN * memory / every)))
     return ReservoirPlan(samples, every, newest, pool)
 
