@@ -96,9 +96,9 @@ def slots_within(budget: float, sizes: Sizes) -> int:
     """
     n, device = sizes["parameters"], sizes["device"]
     step = OVERHEAD.get(device, OVERHEAD["cuda"]) + 6 * sizes["batch"] * n
-    slots = (budget - FIXED_COST) * step / (3 * n)
+    slots = min(MAX_SLOTS, max(MIN_SLOTS, (budget - FIXED_COST) * step / (3 * n)))
     slots = min(slots, MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]))
-    return min(MAX_SLOTS, max(MIN_SLOTS, 1 << max(0, math.floor(math.log2(max(1.0, slots))))))
+    return 1 << math.floor(math.log2(max(1.0, slots)))
 
 
 def dense_interval(batch: int, memory: float) -> int:
@@ -115,7 +115,7 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
         sizes: of the model and the batch.
     """
     name, batch = settings["correction"], sizes["batch"]
-    slots = settings["slots"] or slots_within(settings["budget"], sizes)
+    slots = int(settings["slots"] or 0) or slots_within(settings["budget"], sizes)
     memory = 1 / (1 - beta) if beta is not None else MAX_MEMORY
     reason = ""
     if name == "auto":
@@ -155,10 +155,12 @@ def too_few_slots(plan: Plan, batch: int) -> str | None:
     if slots >= MIN_SAMPLING_RATIO * batch * memory * 0.8:  # slots are rounded to whole generations
         return None
     enough, shorter = math.ceil(MIN_SAMPLING_RATIO * batch * memory), slots / (MIN_SAMPLING_RATIO * batch)
+    shortest = 1 / (1 - DEFAULT_BETA)  # if β is left out
     return (
         f"{slots:,} slots are few for β = {1 - 1 / memory:.4g} and batches of {batch}: the correction is noisy, and "
         f"can diverge at large learning rates. Use at least {enough:,} slots"
-        + (f", or β of at most {1 - 1 / shorter:.4g}, or leave β out." if shorter > 1 else ".")
+        + (f", or β of at most {1 - 1 / shorter:.4g}" if shorter > 1 else "")
+        + (", or leave β out." if memory > shortest + 1e-6 else ".")
     )
 
 
