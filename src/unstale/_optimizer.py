@@ -376,7 +376,7 @@ class CorrectedOptimizer(Optimizer):
     def momentum_beta(self) -> float:
         """``β`` of the first parameter group, as it is at the next step."""
         group, state = self._ready_groups()[0], self.state_of("group 0")
-        return group.beta_at(float(state.get("step", 0)) + 1)
+        return group.beta_at(float(state.get("step", 0)) + 1, state.get("plan"))
 
     def state_of(self, name: str) -> Any:
         """The state under a name: ``"group 0"`` and so on (a :class:`GroupState`), or ``"shared"``."""

@@ -77,12 +77,12 @@ class ParamGroup:
             return corrections.DEFAULT_BETA
         return beta
 
-    def beta_at(self, step: float) -> float:
+    def beta_at(self, step: float, saved_plan: corrections.Plan | None = None) -> float:
         """``β`` of a step, counted from 1."""
-        beta = self.given_beta
+        beta, plan = self.given_beta, self.plan or saved_plan
         if beta is not None:
             return beta
-        return growing_beta(step, MIN_MEMORY if self.plan is None else self.plan["max_memory"])
+        return growing_beta(step, MIN_MEMORY if plan is None else plan["max_memory"])
 
     @property
     def _precision(self) -> torch.finfo:
@@ -164,8 +164,18 @@ class ParamGroup:
         """
         self._factors.append(1.0)
         self._samples += len(batch.prediction)
-        if selection is None or not self.needs_batch:
-            return
+        if selection is not None and self.needs_batch:
+            self._keep(batch, gradients, selection, before)
+        if self.needs_batch:
+            self._left = self.params.gradient_sample()
+
+    def _keep(
+        self,
+        batch: EvaluatedBatch,
+        gradients: tuple[SampleGradients, ...] | None,
+        selection: corrections.Selection,
+        before: Tensor | None,
+    ) -> None:
         whole = self._summed_gradient(batch) if gradients is None else self._linearization(batch, gradients)
         if before is not None:
             whole = self._scaled_by_hooks(whole, before)
@@ -174,7 +184,6 @@ class ParamGroup:
             self._whole.append(whole)
         if self.is_corrected and selection.inverse_probability:
             self._pending.append(_chosen(whole, selection))
-        self._left = self.params.gradient_sample()
 
     def gradient_before_hooks(self) -> Tensor | None:
         """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
@@ -257,6 +266,8 @@ class ParamGroup:
 
     def _inferred_scale(self, left: Tensor, now: Tensor) -> float:
         """By how much ``.grad`` was scaled (clipping, unscaling), if that is certain; 1 otherwise."""
+        if not self._pending and not self._whole:
+            return 1.0  # nothing was chosen that would have to be scaled
         scale = common_factor(left, now, self._precision)
         if scale is None:
             return 1.0

@@ -31,8 +31,9 @@ from .base import Correction, Memory, Replay, Selection
 # samples survive as long as their weights last: all weights in it stay the same.
 NEWEST_SPAN, POOL_SPAN = 1.0, 1.0
 MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
-# Generations in a reservoir, if batches are large enough.
-GENERATIONS = 32
+# Generations in a reservoir, if batches are large enough; and at least: one of the newest, and two in the pool, one of
+# which is replaced.
+GENERATIONS, MIN_GENERATIONS = 32, 3
 # Per-sample gradients in one step in five cost less than half a step, if batches are large enough.
 MIN_INTERVAL = 5
 # Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
@@ -55,7 +56,7 @@ class ReservoirPlan(NamedTuple):
 
 
 def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
-    """Divide at most ``slots`` slots into generations, for batches of ``batch`` samples.
+    """Divide at most ``slots`` slots, but at least 3, into generations, for batches of ``batch`` samples.
 
     Large generations are cheaper than many, because per-sample gradients are needed less often.
 
@@ -66,12 +67,13 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     >>> plan_reservoir(1024, batch=128, beta=0.97)
     ReservoirPlan(samples=77, every=5, newest=6, pool=7)
     """
-    memory = 1 / (1 - beta)
+    memory = round(1 / (1 - beta), 6)  # 10 for a β of 0.9, not 10.000000000000002
     span = (NEWEST_SPAN + POOL_SPAN) * memory
     samples = min(batch, max(1, slots // GENERATIONS, math.ceil(MIN_INTERVAL * slots / span)))
+    samples = min(samples, max(1, slots // MIN_GENERATIONS))
     every = span * samples / slots
     every = next(interval for interval in INTERVALS if interval >= min(every / MAX_ROUNDING, INTERVALS[-1]))
-    pool = max(2, math.ceil(POOL_SPAN * memory / every))
+    pool = max(2, min(slots // samples - 1, math.ceil(POOL_SPAN * memory / every)))
     newest = max(1, min(slots // samples - pool, math.ceil(MAX_NEWEST_SPAN * memory / every)))
     return ReservoirPlan(samples, every, newest, pool)
 

@@ -106,11 +106,12 @@ def extra_work(budget: float, sizes: Sizes) -> float:
 def slots_within(budget: float, sizes: Sizes) -> int:
     """The number of slots within the budget, at ``3 K n`` multiply-adds for ``K`` slots; a multiple of 128."""
     slots = min(
+        MAX_SLOTS,
         extra_work(budget, sizes) / (3 * sizes["parameters"]),
-        MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]),
         MAX_SAMPLING_RATIO * MAX_MEMORY * sizes["batch"],
     )
-    return min(MAX_SLOTS, max(MIN_SLOTS, math.floor(slots / 128) * 128))
+    slots = max(MIN_SLOTS, math.floor(slots / 128) * 128)
+    return max(1, min(slots, MAX_SLOT_BYTES // (sizes["slot_numbers"] * sizes["itemsize"])))
 
 
 def dense_interval(batch: int, memory: float) -> int:
@@ -127,7 +128,7 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
         sizes: of the model and the batch.
     """
     name, batch = settings["correction"], sizes["batch"]
-    slots = settings["slots"] or slots_within(settings["budget"], sizes)
+    slots = int(settings["slots"] or 0) or slots_within(settings["budget"], sizes)
     memory = 1 / (1 - beta) if beta is not None else MAX_MEMORY
     reason = ""
     if name == "auto":
@@ -172,10 +173,12 @@ def too_few_slots(plan: Plan, batch: int) -> str | None:
     if slots >= MIN_SAMPLING_RATIO * batch * memory * 0.8:  # slots are rounded to whole generations
         return None
     enough, shorter = math.ceil(MIN_SAMPLING_RATIO * batch * memory), slots / (MIN_SAMPLING_RATIO * batch)
+    shortest = 1 / (1 - DEFAULT_BETA)  # if β is left out
     return (
         f"{slots:,} slots are few for β = {1 - 1 / memory:.4g} and batches of {batch}: the correction is noisy, and "
         f"can diverge at large learning rates. Use at least {enough:,} slots"
-        + (f", or β of at most {1 - 1 / shorter:.4g}, or leave β out." if shorter > 1 else ".")
+        + (f", or β of at most {1 - 1 / shorter:.4g}" if shorter > 1 else "")
+        + (", or leave β out." if memory > shortest + 1e-6 else ".")
     )
 
 
