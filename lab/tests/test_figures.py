@@ -40,7 +40,7 @@ from unstale_lab.summary import Summary
 
 inf = math.inf
 FLOORS = {"momentum": 0.06, "oracle": 0.035, "full": 0.04, "diagonal": 0.05, "default": 0.038}
-STUDIES = ("long_memory",)  # of our own; they judge no claim
+STUDIES = ("long_memory", "ms_pacman_memory")  # of our own; they judge no claim
 Truth = Callable[[Run], float]
 
 

@@ -261,6 +261,27 @@ def test_networks_have_the_papers_sizes():
     assert build_network(Run(network="small_atari", width=16), Real()).size == 12_745
 
 
+def test_numbers_per_sample():
+    class Real(Game):
+        outputs = 9
+
+    # Kernels are materialized, because they are smaller than their patches; matrices are stored as factors.
+    kernels = (4 * 8**2 + 1) * 32 + (32 * 4**2 + 1) * 64 + (64 * 3**2 + 1) * 64
+    matrices = (64 * 144 + 1 + 512) + (512 + 1 + 9)
+    dqn = build_network(Run(network="dqn", width=32), Real())
+    assert dqn.numbers_per_sample == 2 * (kernels + matrices) == 176_470
+
+
+@pytest.mark.parametrize("case", ["game", "small"])
+def test_slots_store_the_numbers_of_per_sample_gradients(case):
+    run = replace(CASES[case], method="adam_reservoir", slots=20, steps=3)
+    trained = Training([run], "cpu")
+    trained.run()
+    slots = trained.memory["weight"].shape[-1]
+    stored = training.count_elements(trained.memory["pieces"]) / len(trained.runs)
+    assert stored == slots * trained.network.numbers_per_sample
+
+
 def test_classification_errors_are_cross_entropy_and_accuracy():
     run = CASES["classes"]
     training = Training([run], "cpu")

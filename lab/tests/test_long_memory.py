@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -106,7 +107,23 @@ def test_paper_scale_is_the_whole_search():
 def test_every_corrected_run_has_an_uncorrected_one_at_the_same_setting():
     runs = find("long_memory").runs("paper")
     corrected = [run for run in runs if METHODS[run.method].correction != "none"]
-    assert {replace(run, method="adam") for run in corrected} <= set(runs)
+    assert {replace(run, method="adam", slots=0) for run in corrected} <= set(runs)
+
+
+def test_number_of_runs():
+    assert len(find("long_memory").runs("paper")) == 11_160 and len(RATES) == 6
+
+
+def test_the_headline_is_the_library_default():
+    (headline,) = [c for c in CONTESTANTS if c.name == STUDY.headline]
+    assert headline.method == "adam_default" and not headline.settings and headline.beta_grows
+    assert headline.betas == (Run().beta,)  # so that it is compared with Adam at β 0.9
+    assert {c.settings["slots"] for c in CONTESTANTS if c.method == "adam_reservoir"} == {256, 1024, 4096}
+    assert {c.kind for c in CONTESTANTS if c.role == "reference"} == {
+        "constant learning rate",
+        "annealed",
+        "averaged weights",
+    }
 
 
 def test_quick_scale_has_one_setting_per_contestant():
@@ -254,9 +271,59 @@ def test_findings_list_cells_in_which_the_correction_is_worse():
         return usual_error(run) * (50 if run.method == "adam_dense" and run.alpha == 0.1 and run.batch == 1 else 1)
 
     sentences = findings(SMALL_STUDY, results(SMALL_STUDY, make_records(error)))
-    (cells,) = [sentence for sentence in sentences if sentence.startswith("At equal α and β")]
-    assert "(6 cells)" in cells and "lower error in 5 and a significantly higher one in 1" in cells
-    assert "Mountain Car, stream, Corrected Adam: 4." in cells and "x at α 0.1, β 0.99 (p < 0.001)." in cells
+    own, every = sentences[3:5]
+    assert own.startswith("“Corrected Adam” against uncorrected Adam at equal α, where the latter never diverges (6 ")
+    assert "significantly lower in 5 and significantly higher in 1 (Mountain Car, stream, α 0.1: 4." in own
+    assert re.search(r"α 0\.1: 4\.\d+x \(95 % CI 4\.\d+x to 5\.\d+x\), p < 0\.001\)\.$", own)
+    assert "(6 cells)" in every and "lower in 5 and significantly higher in 1 (p < 0.05 each; 1 after Holm's" in every
+
+
+def test_a_growing_beta_is_compared_with_adam_at_its_usual_beta():
+    default = Contestant("default", "CorrectedAdam (default)", "ours", method="adam_default")
+    slots = Contestant("slots", "reservoir", "ours", method="adam_reservoir", settings={"slots": 8})
+    adam = replace(ADAM, betas=(0.0, 0.9))
+    study = Study((SETUP,), (adam, ANNEALED, default, slots), headline="default")
+
+    def error(run: Run) -> float:
+        return usual_error(run) * (1.1 if run.method in ("adam_default", "adam_reservoir") else 1)
+
+    found = results(study, make_records(error, study, seeds=list(range(60))))
+    assert [(contestant.name, cell.alpha, cell.beta) for contestant, cell in found[0].cells] == [
+        (name, alpha, 0.9) for name in ("default", "slots") for alpha in ALPHAS
+    ]
+    sentences = findings(study, found)
+    assert "“CorrectedAdam (default)” (α 0.01, β grows)" in sentences[1]
+    assert "against uncorrected Adam (β 0.9) at equal α" in sentences[2]
+    assert re.search(r"α 0\.01: \+\d+\.\d % \(95 % CI \+\d+\.\d % to \+\d+\.\d %\), p < 0\.001", sentences[2])
+    _, setup, counts, worse = tables(study, found)
+    assert [row[2] for row in setup.rows] == ["0", "0.9", "grows", "grows"]
+    assert len(counts.rows) == 2 and len(worse.rows) == 6 and worse.rows[0][:4] == [
+        SETUP.label, "CorrectedAdam (default)", "0.001", "grows"
+    ]  # fmt: skip
+    assert worse.rows[0][4].startswith("+")
+
+
+def test_findings_compare_with_the_best_reference_of_each_kind():
+    kinds = (replace(ADAM, kind="constant learning rate"), replace(ANNEALED, kind="annealed"), BIG, DENSE)
+    study = replace(SMALL_STUDY, contestants=kinds)
+    found = results(study, make_records(usual_error, study))
+    assert [e.contestant.name for e in found[1].best_by_kind().values()] == ["adam", "annealed"]
+    expected = r"each kind: constant learning rate 0\.1\d* \([^)]*, p < 0\.001\), annealed 0\.\d+ \("
+    assert re.search(expected, findings(study, found)[2])
+
+
+def test_mean_and_median_are_both_shown():
+    def error(run: Run) -> float:
+        return usual_error(run) * (100 if run.method == "adam_dense" and run.seed == 14 else 1)  # on a plateau
+
+    found = results(SMALL_STUDY, make_records(error))
+    entry = found[0].entries["dense"]
+    assert entry.mean_error > 5 * entry.median_error
+    overview, stream, *_ = tables(SMALL_STUDY, found)
+    assert overview.rows[3][1] == f"{entry.mean_error:.3g} ({entry.median_error:.3g})"
+    row = dict(zip(stream.heading, stream.rows[2], strict=True))
+    assert float(row["IQM"]) == pytest.approx(entry.median_error, rel=0.2)
+    assert f"median {entry.median_error:.3g})" in findings(SMALL_STUDY, found)[1]
 
 
 def test_findings_count_divergences_and_ends_of_the_range():
@@ -265,8 +332,8 @@ def test_findings_count_divergences_and_ends_of_the_range():
 
     sentences = findings(SMALL_STUDY, results(SMALL_STUDY, make_records(error)))
     assert sentences[-2] == (
-        "Diverged runs, over all settings that were tried: corrected optimizers 30 of 90, references 0 of 270, other "
-        "peers 0 of 45."
+        "Diverged runs, over all settings that were tried: “Corrected Adam” 30 of 90, all corrected optimizers 30 of "
+        "90, references 0 of 270, other peers 0 of 45."
     )
     assert sentences[-1].endswith("may lie outside. Mountain Car, batches: “Corrected Adam”.")
 
@@ -330,5 +397,5 @@ def test_smoke_scale_from_runs_to_report(tmp_path, capsys):
     assert "smaller than the full one" in summary.cut
     assert {record["verdict"] for record in claim_records([summary])} == {"not run"}
     markdown, page = (out / "REPORT.md").read_text("utf-8"), (out / "report.html").read_text("utf-8")
-    assert "| Corrected Adam, long memory | 0.01 |" in markdown and f"- {summary.findings[1]}" in markdown
-    assert summary.findings[1] in page and '<th scope="row">Corrected Adam, long memory</th>' in page
+    assert "| CorrectedAdam (default) | 0.01 | grows |" in markdown and f"- {summary.findings[1]}" in markdown
+    assert summary.findings[1] in page and '<th scope="row">CorrectedAdam (default)</th>' in page

@@ -23,7 +23,7 @@ def make_plan(run: Run, network: Network) -> Plan:
     """Return what the library would decide for runs like this one, on a CPU, if β is left out."""
     sizes = Sizes(
         parameters=network.size,
-        slot_numbers=2 * sum(sum(shape) for shape in network.shapes),
+        slot_numbers=network.numbers_per_sample,
         batch=run.batch,
         device="cpu",
         itemsize=4,

@@ -48,6 +48,11 @@ class Layer(ABC):
         """Multiply-adds per row."""
         return self.size * self.positions
 
+    @property
+    @abstractmethod
+    def numbers_per_sample(self) -> int:
+        """How many numbers ``per_sample_gradients`` stores per sample: a state and its successor."""
+
     @abstractmethod
     def save_input(self, x: Tensor) -> Tensor:
         """Return the input in the form that the forward and backward passes use."""
@@ -91,6 +96,10 @@ class Dense(Layer):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, positions=1)
+
+    @property
+    def numbers_per_sample(self) -> int:
+        return 2 * sum(self.shape)
 
     def save_input(self, x: Tensor) -> Tensor:
         return F.pad(x, (0, 0, 1, 0), value=1.0)
@@ -156,6 +165,12 @@ class Conv(Layer):
         self._kernel, self._stride, self._padding = kernel, stride, padding
         self._weight_shape = (outputs, channels, kernel, kernel)
         self._side = side
+        # The factors of a gradient: an input and an output gradient per position.
+        self._is_factored = self.positions * sum(self.shape) < self.size
+
+    @property
+    def numbers_per_sample(self) -> int:
+        return 2 * (self.positions * sum(self.shape) if self._is_factored else self.size)
 
     def save_input(self, x: Tensor) -> Tensor:
         return x
@@ -186,9 +201,8 @@ class Conv(Layer):
         self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]
     ) -> SampleGradients:
         """Materialize the gradients, unless their factors are smaller: a kernel is applied to many patches."""
-        outputs, inputs = self.shape
         patches = self._patches(saved)  # [..., rows, i, l]
-        if self.positions * (outputs + inputs) < self.size:
+        if self._is_factored:
             patches = F.pad(patches, (0, 0, 1, 0), value=1.0)
             a, b = (x.unflatten(-3, roles).movedim(-1, -3).flatten(-4, -3) for x in (patches, gradient))
             return OuterProducts(span, (a, b), head=self.positions)

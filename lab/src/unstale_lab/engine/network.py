@@ -68,6 +68,7 @@ class Network:
             self.spans.append(slice(start, start + layer.size))
         self.size = self.spans[-1].stop
         self.macs = sum(layer.macs for layer in layers)  # multiply-adds per row
+        self.numbers_per_sample = sum(layer.numbers_per_sample for layer in layers)  # of per-sample gradients
         # Elements of the largest saved input, per row.
         self.max_saved_elements = max(layer.shape[1] * layer.positions for layer in layers)
         self.activation = activation

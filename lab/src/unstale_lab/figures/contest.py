@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from ..experiment import Run, grid
-from ..methods import METHODS
+from ..methods import METHODS, has_growing_memory
 from ..records import Record
 from ..statistics import holm
 from .tuned import Cell, Ratio, Setting, Sweep, Tuned, matched_cells, ratio, sweep, tune, worst_error
@@ -51,7 +53,13 @@ class Contestant:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of ``Run``
     batch_factor: int = 1  # more samples per step than the others
     only: Literal["", "stream", "batch"] = ""  # the setups that it takes part in; empty: all
+    kind: str = ""  # of a reference: the best of each kind is also compared with
     is_drawn: bool = False  # in the panels
+
+    @property
+    def beta_grows(self) -> bool:
+        """Whether β grows with training, so that ``betas`` have no meaning."""
+        return has_growing_memory(Run(method=self.method))
 
     def takes_part_in(self, setup: Setup) -> bool:
         return not self.only or setup.is_stream == (self.only == "stream")
@@ -95,6 +103,11 @@ class Entry:
         """Mean final error over the test seeds."""
         return float(self.tuned.final.mean())
 
+    @property
+    def median_error(self) -> float:
+        """Median final error over the test seeds."""
+        return float(np.median(self.tuned.final))
+
 
 @dataclass(frozen=True)
 class SetupResult:
@@ -108,8 +121,18 @@ class SetupResult:
     @property
     def reference(self) -> Entry:
         """The reference with the lowest mean final error on the test seeds, which favours the references."""
-        references = [entry for entry in self.entries.values() if entry.contestant.role == "reference"]
-        return min(references, key=lambda entry: entry.mean_error)
+        return min(self._references(), key=_mean_error)
+
+    def best_by_kind(self) -> dict[str, Entry]:
+        """Return the reference with the lowest mean final error on the test seeds, for each kind."""
+        kinds = dict.fromkeys(entry.contestant.kind for entry in self._references() if entry.contestant.kind)
+        return {
+            kind: min((entry for entry in self._references() if entry.contestant.kind == kind), key=_mean_error)
+            for kind in kinds
+        }
+
+    def _references(self) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.contestant.role == "reference"]
 
     def ratio_to(self, other: Entry, entry: Entry) -> Ratio:
         """Compare the final errors of ``entry`` with those of ``other``."""
@@ -118,6 +141,10 @@ class SetupResult:
     def ratio(self, entry: Entry) -> Ratio:
         """Compare the final errors of an entry with those of the reference."""
         return self.ratio_to(self.reference, entry)
+
+
+def _mean_error(entry: Entry) -> float:
+    return entry.mean_error
 
 
 def results(study: Study, records: Sequence[Record]) -> list[SetupResult]:

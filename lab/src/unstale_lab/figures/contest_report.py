@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..statistics import clip_errors, holm, iqm
-from .contest import Entry, Setup, SetupResult, Study, holm_p
+from .contest import Contestant, Entry, Setup, SetupResult, Study, holm_p
 from .curves import AXIS_LABELS, MSE, mean, series_with_band
 from .figure import Panel, Series, Table
-from .formatting import MISSING, format_interval, format_number, format_p, format_p_value
+from .formatting import MISSING, format_effect, format_interval, format_number, format_p, format_p_value
 from .tuned import MIN_SEEDS, SIGNIFICANCE_LEVEL, Cell, Ratio, mean_interval
 
 SAMPLES = "samples"
@@ -25,6 +25,7 @@ HEADING = [
     "samples",
     "final MSE [95 % CI]",
     "median",
+    "IQM",
     "ratio to the best reference [95 % CI]",
     "p, paired",
     "p, Holm",
@@ -89,21 +90,29 @@ def tables(study: Study, found: Sequence[SetupResult]) -> list[Table]:
     return [
         _overview_table(study, found),
         *(Table(_describe_setup(result), HEADING, _rows(result, ps)) for result in found),
-        *_cells_table(found),
+        *_cells_tables(found),
     ]
 
 
 def _overview_table(study: Study, found: Sequence[SetupResult]) -> Table:
     rows = [
-        [contestant.label, *(_mean_error(result.entries.get(contestant.name)) for result in found)]
+        [contestant.label, *(_format_errors(result.entries.get(contestant.name)) for result in found)]
         for contestant in study.contestants
         if any(contestant.name in result.entries for result in found)
     ]
-    return Table("Final MSE, mean over test seeds", ["optimizer", *(result.setup.label for result in found)], rows)
+    return Table(
+        "Final MSE, mean (median) over test seeds", ["optimizer", *(result.setup.label for result in found)], rows
+    )
 
 
-def _mean_error(entry: Entry | None) -> str:
-    return MISSING if entry is None else format_number(entry.mean_error)
+def _format_errors(entry: Entry | None) -> str:
+    if entry is None:
+        return MISSING
+    return f"{format_number(entry.mean_error)} ({format_number(entry.median_error)})"
+
+
+def _format_beta(entry: Entry) -> str:
+    return "grows" if entry.contestant.beta_grows else format_number(entry.tuned.beta)
 
 
 def _rows(result: SetupResult, ps: PValues) -> list[list[str]]:
@@ -116,10 +125,11 @@ def _row(result: SetupResult, entry: Entry, p_holm: float | None) -> list[str]:
     return [
         entry.contestant.label,
         format_number(tuned.alpha),
-        format_number(tuned.beta),
+        _format_beta(entry),
         f"{_samples(result.setup, entry):,}",
         f"{format_number(entry.mean_error)} {format_interval(mean_interval(tuned.final))}",
-        format_number(float(np.median(tuned.final))),
+        format_number(entry.median_error),
+        format_number(float(iqm(tuned.final[None, :]))),
         "1 (reference)" if is_reference else f"{format_number(compared.value)} {format_interval(compared.interval)}",
         MISSING if is_reference else format_p(compared.p),
         format_p(p_holm),
@@ -133,33 +143,66 @@ def _samples(setup: Setup, entry: Entry) -> int:
     return int(entry.tuned.at[-1]) * setup.batch * entry.contestant.batch_factor
 
 
-def _cells_table(found: Sequence[SetupResult]) -> list[Table]:
-    rows = [row for result in found for row in _cell_rows(result)]
-    title = f"Corrected and uncorrected optimizer at equal α and β (p < {SIGNIFICANCE_LEVEL} in single tests)"
-    heading = ["setup", "corrected optimizer", "cells", "lower error", "higher error", "largest ratio"]
-    return [Table(title, heading, rows)] if rows else []
+def _cells_tables(found: Sequence[SetupResult]) -> list[Table]:
+    counts = [row for result in found for row in _cell_counts(result)]
+    worse = [
+        [
+            result.setup.label,
+            contestant.label,
+            format_number(cell.alpha),
+            _format_cell_beta(contestant, cell),
+            _describe_difference(cell),
+            format_p(cell.ratio.p),
+        ]
+        for result in found
+        for contestant, cell in result.cells
+        if cell.is_worse
+    ]
+    tests = f"(p < {SIGNIFICANCE_LEVEL} in single tests)"
+    counted = Table(
+        f"Corrected and uncorrected optimizer at equal α and β {tests}; β 0.9 if that of the corrected one grows",
+        ["setup", "corrected optimizer", "cells", "lower error", "higher error", "largest ratio"],
+        counts,
+    )
+    listed = Table(
+        f"Cells in which the corrected optimizer has a higher error {tests}",
+        ["setup", "corrected optimizer", "α", "β", "difference", "p, paired"],
+        worse,
+    )
+    return [table for table in (counted, listed) if table.rows]
 
 
-def _cell_rows(result: SetupResult) -> list[list[str]]:
-    by_label: dict[str, list[Cell]] = {}
+def _cell_counts(result: SetupResult) -> list[list[str]]:
+    by_contestant: dict[str, list[tuple[Contestant, Cell]]] = {}
     for contestant, cell in result.cells:
-        by_label.setdefault(contestant.label, []).append(cell)
+        by_contestant.setdefault(contestant.label, []).append((contestant, cell))
     return [
         [
             result.setup.label,
             label,
             str(len(cells)),
-            str(sum(cell.is_better for cell in cells)),
-            str(sum(cell.is_worse for cell in cells)),
-            _describe_cell(max(cells, key=lambda cell: cell.ratio.value)),
+            str(sum(cell.is_better for _, cell in cells)),
+            str(sum(cell.is_worse for _, cell in cells)),
+            _describe_cell(*max(cells, key=lambda pair: pair[1].ratio.value)),
         ]
-        for label, cells in by_label.items()
+        for label, cells in by_contestant.items()
     ]
 
 
-def _describe_cell(cell: Cell) -> str:
-    setting = f"α {format_number(cell.alpha)}, β {format_number(cell.beta)}"
+def _describe_cell(contestant: Contestant, cell: Cell) -> str:
+    setting = f"α {format_number(cell.alpha)}"
+    setting += "" if contestant.beta_grows else f", β {format_number(cell.beta)}"
     return f"{format_number(cell.ratio.value)}x at {setting} ({format_p_value(cell.ratio.p)})"
+
+
+def _format_cell_beta(contestant: Contestant, cell: Cell) -> str:
+    return "grows" if contestant.beta_grows else format_number(cell.beta)
+
+
+def _describe_difference(cell: Cell) -> str:
+    """Return the difference from the uncorrected optimizer: in percent, or as a ratio if it is large."""
+    low, high = cell.ratio.interval
+    return format_effect(cell.ratio.value - 1, (low - 1, high - 1))
 
 
 # Sentences.
@@ -172,8 +215,9 @@ def findings(study: Study, found: Sequence[SetupResult]) -> list[str]:
     sentences = [
         _answer(judged, study.headline, ps) if judged else "",
         *(_setup_sentence(result, study.headline, ps) for result in judged),
+        _headline_cells_sentence(found, study.headline),
         _cells_sentence(found),
-        _divergence_sentence(found),
+        _divergence_sentence(found, study.headline),
         _range_sentence(found),
     ]
     return [sentence for sentence in sentences if sentence]
@@ -208,9 +252,20 @@ def _setup_sentence(result: SetupResult, headline: str, ps: PValues) -> str:
         f"Ratio {_describe_ratio(compared)}, paired {format_p_value(compared.p)}, after Holm "
         f"{format_p_value(ps[result.setup.label, headline])}, {compared.seeds} seeds{few}: "
         f"{_conclusion(result, headline, ps)}.",
+        _describe_kinds(result, ours),
         _describe_best_peer(result, ours),
     ]
     return " ".join(filter(None, texts))
+
+
+def _describe_kinds(result: SetupResult, ours: Entry) -> str:
+    """Compare with the best reference of each kind."""
+    ratios = [
+        f"{kind} {_describe_ratio(compared, f', {format_p_value(compared.p)}')}"
+        for kind, best in result.best_by_kind().items()
+        for compared in [result.ratio_to(best, ours)]
+    ]
+    return f"Ratio to the best reference of each kind: {', '.join(ratios)}." if ratios else ""
 
 
 def _describe_best_peer(result: SetupResult, ours: Entry) -> str:
@@ -225,33 +280,52 @@ def _describe_best_peer(result: SetupResult, ours: Entry) -> str:
     )
 
 
-def _cells_sentence(found: Sequence[SetupResult]) -> str:
-    cells = [(result.setup, contestant, cell) for result in found for contestant, cell in result.cells]
+def _headline_cells_sentence(found: Sequence[SetupResult], headline: str) -> str:
+    """List the learning rates at which the contestant is worse than the uncorrected optimizer."""
+    cells = [(result.setup, *each) for result in found for each in result.cells if each[0].name == headline]
     if not cells:
         return ""
-    worse = [each for each in cells if each[2].is_worse]
-    ps = holm([cell.ratio.p for _, _, cell in cells])
-    after_holm = sum(p < SIGNIFICANCE_LEVEL and cell.is_worse for p, (_, _, cell) in zip(ps, cells, strict=True))
-    better = sum(cell.is_better for _, _, cell in cells)
-    listed = "; ".join(
-        f"{setup.label}, {contestant.label}: {_describe_cell(cell)}" for setup, contestant, cell in worse
-    )
+    worse = [
+        f"{setup.label}, α {format_number(cell.alpha)}: {_describe_difference(cell)}, {format_p_value(cell.ratio.p)}"
+        for setup, _, cell in cells
+        if cell.is_worse
+    ]
+    listed = f" ({'; '.join(worse)})" if worse else ""
+    _, contestant, _ = cells[0]
+    uncorrected = "uncorrected Adam" + (" (β 0.9)" if contestant.beta_grows else "")
     return (
-        f"At equal α and β, where the uncorrected optimizer never diverges ({len(cells)} cells), the corrected one has "
-        f"a significantly lower error in {better} and a significantly higher one in {len(worse)} (p < "
-        f"{SIGNIFICANCE_LEVEL} each; {after_holm} after Holm's correction){f': {listed}' if listed else ''}."
+        f"“{contestant.label}” against {uncorrected} at equal α, where the latter never diverges ({len(cells)} cells): "
+        f"the error is significantly lower in {sum(cell.is_better for _, _, cell in cells)} and significantly higher "
+        f"in {len(worse)}{listed}."
     )
 
 
-def _divergence_sentence(found: Sequence[SetupResult]) -> str:
-    names = {"ours": "corrected optimizers", "reference": "references", "peer": "other peers"}
-    counts = []
-    for role, name in names.items():
-        tuned = [e.tuned for result in found for e in result.entries.values() if e.contestant.role == role]
-        if tuned:
-            diverged, runs = sum(e.grid_diverged for e in tuned), sum(e.grid_runs for e in tuned)
-            counts.append(f"{name} {diverged:,} of {runs:,}")
+def _cells_sentence(found: Sequence[SetupResult]) -> str:
+    cells = [(contestant, cell) for result in found for contestant, cell in result.cells]
+    if not cells:
+        return ""
+    ps = holm([cell.ratio.p for _, cell in cells])
+    worse = sum(cell.is_worse for _, cell in cells)
+    after_holm = sum(p < SIGNIFICANCE_LEVEL and cell.is_worse for p, (_, cell) in zip(ps, cells, strict=True))
+    return (
+        f"All corrected optimizers at equal α and β ({len(cells)} cells): the error is significantly lower in "
+        f"{sum(cell.is_better for _, cell in cells)} and significantly higher in {worse} (p < {SIGNIFICANCE_LEVEL} "
+        f"each; {after_holm} after Holm's correction). A table lists the latter."
+    )
+
+
+def _divergence_sentence(found: Sequence[SetupResult], headline: str) -> str:
+    entries = [entry for result in found for entry in result.entries.values()]
+    own = [entry for entry in entries if entry.contestant.name == headline]
+    roles = {"ours": "all corrected optimizers", "reference": "references", "peer": "other peers"}
+    groups = {f"“{own[0].contestant.label}”": own} if own else {}
+    groups |= {name: [entry for entry in entries if entry.contestant.role == role] for role, name in roles.items()}
+    counts = [f"{name} {_count_diverged(group)}" for name, group in groups.items() if group]
     return f"Diverged runs, over all settings that were tried: {', '.join(counts)}."
+
+
+def _count_diverged(entries: Sequence[Entry]) -> str:
+    return f"{sum(e.tuned.grid_diverged for e in entries):,} of {sum(e.tuned.grid_runs for e in entries):,}"
 
 
 def _range_sentence(found: Sequence[SetupResult]) -> str:
@@ -273,15 +347,17 @@ def _describe_setup(result: SetupResult) -> str:
 
 def _describe_entry(entry: Entry) -> str:
     tuned = entry.tuned
-    return f"“{entry.contestant.label}” (α {format_number(tuned.alpha)}, β {format_number(tuned.beta)})"
+    beta = "β grows" if entry.contestant.beta_grows else f"β {format_number(tuned.beta)}"
+    return f"“{entry.contestant.label}” (α {format_number(tuned.alpha)}, {beta})"
 
 
 def _describe_error(entry: Entry) -> str:
     low, high = mean_interval(entry.tuned.final)
     diverged = f", {entry.tuned.diverged} of {len(entry.tuned.final)} diverged" if entry.tuned.diverged else ""
-    return f"{format_number(entry.mean_error)} (95 % CI {format_number(low)} to {format_number(high)}{diverged})"
+    interval = f"95 % CI {format_number(low)} to {format_number(high)}"
+    return f"{format_number(entry.mean_error)} ({interval}, median {format_number(entry.median_error)}{diverged})"
 
 
-def _describe_ratio(compared: Ratio) -> str:
+def _describe_ratio(compared: Ratio, more: str = "") -> str:
     low, high = compared.interval
-    return f"{format_number(compared.value)} (95 % CI {format_number(low)} to {format_number(high)})"
+    return f"{format_number(compared.value)} (95 % CI {format_number(low)} to {format_number(high)}{more})"
