@@ -32,11 +32,11 @@ def per_run(factor: float | Tensor, x: Tensor) -> Any:
 
 
 # A momentum without a given β averages over this share of the steps so far, but over at least so many.
-MEMORY_SHARE, MIN_MEMORY = 0.05, 10.0
+MEMORY_SHARE, MIN_MEMORY = 0.1, 10.0
 
 
 def growing_beta(step: Any, max_memory: float) -> Any:
-    """``β`` of a memory ``1 / (1-β)`` that grows with training: a twentieth of the steps so far.
+    """``β`` of a memory ``1 / (1-β)`` that grows with training: a tenth of the steps so far.
 
     A long memory from the beginning would average over gradients from before anything was learned, for which a Taylor
     expansion is poor.
@@ -45,7 +45,7 @@ def growing_beta(step: Any, max_memory: float) -> Any:
         step: number of the step, from 1; a number or a tensor.
         max_memory: the longest memory, in steps.
 
-    >>> [round(growing_beta(step, 1000), 4) for step in (1, 200, 2000, 10**6)]
+    >>> [round(growing_beta(step, 1000), 4) for step in (1, 100, 1000, 10**6)]
     [0.9, 0.9, 0.99, 0.999]
     """
     longest = max(MIN_MEMORY, max_memory)

@@ -33,11 +33,11 @@ NAMES = ("none", *CLASSES)
 LONG_MEMORY = ("auto", "dense", "reservoir")
 
 DEFAULT_BETA = 0.9
-MAX_MEMORY = 1000.0  # steps
+MAX_MEMORY = 2000.0  # steps
 # A reservoir with fewer slots than this share of the samples in the momentum's memory is noisy.
 MIN_SAMPLING_RATIO = 1 / 8
 # More slots than this share would need per-sample gradients in almost every step.
-MAX_SAMPLING_RATIO = 0.4
+MAX_SAMPLING_RATIO = 0.2
 # Multiply-adds of a dense matrix per entry, memory traffic included.
 DENSE_WORK = 12
 # A dense matrix made from this many samples is as good as one of all samples.
