@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _options, losses
+from . import _options, corrections, losses
 from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, read_batch, warn_constant_target
 from ._param_group import GroupState, ParamGroup
 from ._warnings import user_stacklevel
@@ -102,7 +102,7 @@ class CorrectedOptimizer(Optimizer):
         function, prediction, target = read_batch(prediction, target)
         call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
         batch = call.evaluate(prediction, target)
-        if batch.target is None and any(group.is_corrected for group in self._ready_groups()):
+        if batch.target is None and any(group.is_corrected for group in self.ready_groups()):
             self._warn_once("constant target", warn_constant_target)
         return self._take(call, batch)
 
@@ -121,7 +121,7 @@ class CorrectedOptimizer(Optimizer):
         return self._take(call, call.evaluate(log_prob, 0.0))
 
     def _take(self, call: BackwardCall, batch: EvaluatedBatch) -> Tensor:
-        groups = self._ready_groups()
+        groups = self.ready_groups()
         if not math.isfinite(batch.check):
             self._refuse(
                 f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
@@ -206,7 +206,8 @@ class CorrectedOptimizer(Optimizer):
             self._warned.add(topic)
             warn()
 
-    def _ready_groups(self) -> list[ParamGroup]:
+    def ready_groups(self) -> list[ParamGroup]:
+        """The parameter groups with what they keep between ``backward`` and ``step``."""
         for settings in self.param_groups[len(self._groups) :]:
             refuse_distributed(settings["params"])
             self._groups.append(ParamGroup(settings, self._needs_samples))
@@ -298,7 +299,7 @@ class CorrectedOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        groups = self._ready_groups()
+        groups = self.ready_groups()
         gradients: list[Tensor] = []
         if not self._skip_step:
             if not self._calls and any(group.needs_batch for group in groups):
@@ -375,8 +376,19 @@ class CorrectedOptimizer(Optimizer):
     @property
     def momentum_beta(self) -> float:
         """``β`` of the first parameter group, as it is at the next step."""
-        group, state = self._ready_groups()[0], self.state_of("group 0")
+        group, state = self.ready_groups()[0], self.state_of("group 0")
         return group.beta_at(float(state.get("step", 0)) + 1, state.get("plan"))
+
+    def __repr__(self) -> str:
+        """The settings of all groups, and what was decided about them at the first batch."""
+        lines = super().__repr__().splitlines()
+        chosen = [
+            f"    {f'group {number}' if len(self._groups) > 1 else 'chosen'}: "
+            f"{corrections.describe(group.plan, group.given_beta)}"
+            for number, group in enumerate(self._groups)
+            if group.plan is not None
+        ]
+        return "\n".join([*lines[:-1], *chosen, lines[-1]])
 
     def state_of(self, name: str) -> Any:
         """The state under a name: ``"group 0"`` and so on (a :class:`GroupState`), or ``"shared"``."""
@@ -407,7 +419,7 @@ class CorrectedOptimizer(Optimizer):
         for name, state in states.items():
             states[name] = _copied(state, devices.get(name, "cpu"))
         memories = [self.state_of(f"group {n}").get("memory") for n, _ in enumerate(self.param_groups)]
-        forgetful = [n for n, group in enumerate(self._ready_groups()) if group.needs_replay and memories[n]]
+        forgetful = [n for n, group in enumerate(self.ready_groups()) if group.needs_replay and memories[n]]
         if forgetful:
             warnings.warn(
                 "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients "

@@ -15,7 +15,7 @@ from torch import Tensor
 from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
 from ._optimizer import CorrectedOptimizer
-from .corrections import paper_horizon
+from .corrections import describe, paper_horizon
 from .per_sample.gradients import Linearization
 from .per_sample.linearize import linearize, trace_batch
 
@@ -27,6 +27,8 @@ class GroupReading(NamedTuple):
     bounded_share: float  # the share of steps on which the trust bound was active
     steps: int
     correction: str  # what "auto" selected
+    beta: float  # of the next step
+    chosen: str  # what was decided at the first batch, and why; empty before
 
 
 class Drift(NamedTuple):
@@ -55,6 +57,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
     (3, 0.0, True)
     """
     readings = []
+    groups = optimizer.ready_groups()
     for number, settings in enumerate(optimizer.param_groups):
         state = optimizer.state_of(f"group {number}")
         steps = int(state.get("step", 0))
@@ -64,6 +67,8 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
                 bounded_share=float(state.get("bounded", 0)) / max(1, steps),
                 steps=steps,
                 correction=state["plan"]["correction"] if "plan" in state else settings["correction"],
+                beta=groups[number].beta_at(steps + 1),
+                chosen=describe(state["plan"], groups[number].given_beta) if "plan" in state else "",
             )
         )
     return readings

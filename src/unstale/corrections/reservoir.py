@@ -31,11 +31,11 @@ from .base import Correction, Memory, Replay, Selection
 # samples survive as long as their weights last: all weights in it stay the same.
 NEWEST_SPAN, POOL_SPAN = 1.0, 1.0
 MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
-# Generations in a reservoir, if batches are large enough; and at least: one of the newest, and two in the pool, one of
-# which is replaced.
-GENERATIONS, MIN_GENERATIONS = 32, 3
-# Per-sample gradients in one step in five cost less than half a step, if batches are large enough.
-MIN_INTERVAL = 5
+# At least one of the newest generations, and two in the pool, one of which is replaced.
+MIN_GENERATIONS = 3
+# Generations in a memory of average length; and the steps between them, if batches are large enough. Per-sample
+# gradients in one step in five cost less than half a step; early in training a memory is ten steps long.
+GENERATIONS, MIN_INTERVAL, MAX_INTERVAL = 32, 5.0, 10.0
 # Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
 INTERVALS = (1, 2, 4, 5, 10, 20, 25, 50, 100)
 MAX_ROUNDING = 1.25  # downwards, which leaves fewer slots for the newest
@@ -69,8 +69,8 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     """
     memory = round(1 / (1 - beta), 6)  # 10 for a β of 0.9, not 10.000000000000002
     span = (NEWEST_SPAN + POOL_SPAN) * memory
-    samples = min(batch, max(1, slots // GENERATIONS, math.ceil(MIN_INTERVAL * slots / span)))
-    samples = min(samples, max(1, slots // MIN_GENERATIONS))
+    interval = min(max(span / GENERATIONS, MIN_INTERVAL), MAX_INTERVAL)
+    samples = min(batch, math.ceil(slots * interval / span), max(1, slots // MIN_GENERATIONS))
     every = span * samples / slots
     every = next(interval for interval in INTERVALS if interval >= min(every / MAX_ROUNDING, INTERVALS[-1]))
     pool = max(2, min(slots // samples - 1, math.ceil(POOL_SPAN * memory / every)))

@@ -165,6 +165,21 @@ def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: 
     return "reservoir", f"{slots:,} slots are within the budget, a {n:,}×{n:,} matrix is not"
 
 
+def describe(plan: Plan, beta: float | None) -> str:
+    """What was decided, and why, in one line. ``beta`` is ``β`` if it was given."""
+    parts = [plan["correction"]]
+    if plan["reservoir"] is not None:
+        samples, every, newest, pool = plan["reservoir"]
+        parts = [f"reservoir of {samples * (newest + pool):,} slots, {samples} samples every {every} steps"]
+    elif plan["correction"] in ("window", "oracle"):
+        parts = [f"{plan['correction']} of {plan['horizon']:,} batches"]
+    elif plan["every"] > 1:
+        parts = [f"{plan['correction']}, one batch in {plan['every']}"]
+    if beta is None:
+        parts.append(f"β grows to {1 - 1 / plan['max_memory']:.4g}")
+    return ", ".join(parts) + (f" ({plan['reason']})" if plan["reason"] else "")
+
+
 def too_few_slots(plan: Plan, batch: int) -> str | None:
     """What to do about a reservoir with too few slots for its ``β``; None if it has enough."""
     if plan["reservoir"] is None:
