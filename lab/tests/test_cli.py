@@ -82,7 +82,7 @@ def test_list_says_every_figure_and_what_of_it_is_there(call, store):
     assert code == 0 and said == []
     rows = {line.split()[0]: line for line in printed.splitlines() if line.split()[0] in FIGURES}
     assert list(rows) == list(FIGURES)
-    assert re.search(r"20 of 20 +180 +2,700", rows["fig3"])
+    assert re.search(r"20 of 20 +100 +2,700", rows["fig3"])
     assert re.search(r" 16 .* 28 +420 +2,820", rows["fig14"])  # its claim; nothing of it is there
 
 
@@ -141,7 +141,9 @@ def test_show_says_all_about_a_run(call, store):
 def test_report_prints_where_it_is(call, store, tmp_path):
     code, printed, said = call("report", "--store", store, "--out", tmp_path / "report")
     page = Path(printed.strip())
-    assert code == 0 and len(said) == 1 and said[0].startswith("Of the paper's 25 claims, 2 are measured here")
+    assert code == 0 and len(said) == 3 and said[0].startswith("Of the paper's 25 claims, 1 is measured here")
+    assert said[1].startswith("Mountain Car, figure 3 of the paper: after 50 steps corrected momentum")
+    assert said[2] == "These are small runs. Verdicts at full scale: results/REPORT.md."
     assert page.parent == tmp_path / "report" and page.suffix == ".html"
     assert FIGURES["fig3"].title in page.read_text("utf-8")
 

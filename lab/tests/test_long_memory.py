@@ -16,7 +16,7 @@ from unstale_lab.engine.training import check_settings
 from unstale_lab.experiment import SCALES, Run
 from unstale_lab.figures import curves, find, tuned
 from unstale_lab.figures.contest import Contestant, Setup, Study, holm_p, results
-from unstale_lab.figures.contest_report import findings, learning_panels, rate_panels, tables
+from unstale_lab.figures.contest_report import findings, learning_panels, measured, rate_panels, tables
 from unstale_lab.figures.long_memory import CONTESTANTS, QUICK_SETTINGS, RATES, SETUPS, STUDY
 from unstale_lab.figures.tuned import Sweep, matched_cells, mean_interval, ratio, select_setting, sweep, tune
 from unstale_lab.methods import METHODS
@@ -343,6 +343,18 @@ def test_few_seeds_decide_nothing():
     assert "undecided on 2" in sentences[0] and "3 seeds, too few to decide (at least 5)" in sentences[1]
 
 
+def test_measured_errors_come_without_tests():
+    few = results(SMALL_STUDY, make_records(usual_error, seeds=[0, 5, 6, 7]))
+    stream, batches = measured(SMALL_STUDY, few)
+    errors = [f"{few[1].entries[name].mean_error:.3g}" for name in ("dense", "adam", "annealed")]
+    assert batches == (
+        f"Mountain Car, batches (16 transitions per step, 1,600 samples): “Corrected Adam” ended at an error of "
+        f"{errors[0]}, “Adam” at {errors[1]}, “Adam, annealed” at {errors[2]}; lower than “Adam, annealed” in 3 of 3 "
+        "seeds."
+    )
+    assert stream.startswith("Mountain Car, stream (one transition per step, 100 samples): “Corrected Adam” ended at")
+
+
 def test_tables_have_all_contestants():
     found = results(SMALL_STUDY, make_records(usual_error))
     overview, stream, batches, cells = tables(SMALL_STUDY, found)
@@ -390,7 +402,9 @@ def test_smoke_scale_from_runs_to_report(tmp_path, capsys):
     store, out = str(tmp_path / "store"), tmp_path / "report"
     cli.main(["reproduce", "long_memory", "--scale", "smoke", "--jobs", "1", "--store", store])
     cli.main(["report", "--store", store, "--out", str(out)])
-    assert "None of the paper's 25 claims has been measured yet." in capsys.readouterr().err.replace("\n", " ")
+    said = capsys.readouterr().err
+    assert "claims" not in said and "Verdicts at full scale: results/REPORT.md." in said
+    assert all(sentence in said for sentence in read_summaries(out)[0].measured)
     (summary,) = read_summaries(out)
     assert summary.claims == () and summary.verdicts == () and summary.scale == "smoke"
     assert len(summary.findings) >= 4 and len(summary.tables) == 4 and len(summary.panels) == 4

@@ -19,7 +19,7 @@ from unstale_lab.figures.formatting import label
 from unstale_lab.files import write_file
 from unstale_lab.methods import METHODS
 from unstale_lab.plots import draw, mathtext, save
-from unstale_lab.report import CLAIMS, claim_records, write
+from unstale_lab.report import CLAIMS, answer, claim_records, write
 from unstale_lab.report.html import html_report
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.overview import OUTCOMES, describe_results
@@ -327,6 +327,28 @@ def test_report_without_summaries(tmp_path):
     assert in_order([]) == [] and not (tmp_path / "figures").exists()
 
 
+# Small runs
+
+
+@pytest.mark.parametrize("scale, is_small", [("smoke", True), ("quick", True), ("paper", False)])
+def test_small_runs_say_what_was_measured_instead_of_verdicts(tmp_path, scale, is_small):
+    small = replace(lab_samples.replay(), scale=scale, measured=["Momentum ended at 0.03 & lower_in_3 of 3 seeds."])
+    said = answer([small])
+    assert ("Momentum ended at 0.03" in said) == is_small == ("claims" not in said)
+    page = write([small], tmp_path).read_text("utf-8")
+    text = (tmp_path / "REPORT.md").read_text("utf-8")
+    assert ('<p class="answer">Momentum ended at 0.03 &amp; lower_in_3 of 3 seeds.</p>' in page) == is_small
+    assert ("Momentum ended at 0.03 & lower\\_in\\_3 of 3 seeds." in text) == is_small
+    assert all(("Of the paper" in report) == (not is_small) for report in (page, text))
+
+
+def test_small_runs_follow_the_tally_of_others():
+    small = replace(lab_samples.replay(), scale="quick", measured=["Momentum ended at 0.03."])
+    tally, measured, note = answer([small, lab_samples.online()]).split("\n")
+    assert tally.startswith("Of the paper's 25 claims, 1 is measured here: ") and measured == "Momentum ended at 0.03."
+    assert "results/REPORT.md" in note
+
+
 # Studies
 
 
@@ -339,9 +361,9 @@ def test_studies_come_last_and_leave_the_tally_alone():
 def test_a_summary_without_findings_and_tables_can_be_read():
     """They were added later."""
     plain = json.loads(lab_samples.cost().to_json())
-    del plain["findings"], plain["tables"]
+    del plain["findings"], plain["tables"], plain["measured"]
     again = Summary.from_json(json.dumps(plain))
-    assert again.findings == () and again.tables == ()
+    assert again.findings == again.tables == again.measured == ()
 
 
 def test_findings_and_tables_of_a_study_are_in_both_reports():

@@ -52,6 +52,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         verdicts=figure.judge(records),
         findings=figure.findings(records),
         tables=figure.tables(records),
+        measured=figure.measured(records),
         runs=len(records),
         diverged=sum(record.diverged_at is not None for record in records),
         seconds=origin.seconds,

@@ -35,6 +35,7 @@ class Summary:
     seconds: float  # of all runs together
     findings: Sequence[str] = ()  # of a study: sentences, the answer first
     tables: Sequence[Table] = ()  # of a study
+    measured: Sequence[str] = ()  # sentences without verdicts: the answer of a small run
     cut: str = ""
     machines: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the libraries

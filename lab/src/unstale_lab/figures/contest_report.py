@@ -223,6 +223,22 @@ def findings(study: Study, found: Sequence[SetupResult]) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+def measured(study: Study, found: Sequence[SetupResult]) -> list[str]:
+    """Return a sentence per setup without tests: the final errors of the headline and of the drawn references."""
+    return [_measured_sentence(result, study.headline) for result in found if study.headline in result.entries]
+
+
+def _measured_sentence(result: SetupResult, headline: str) -> str:
+    ours, best = result.entries[headline], result.reference
+    others = [entry for entry in _drawn(result) if entry.contestant.role == "reference"]
+    errors = ", ".join(f"“{entry.contestant.label}” at {format_number(entry.mean_error)}" for entry in others)
+    wins = int((ours.tuned.final < best.tuned.final).sum())
+    return (
+        f"{_describe_setup(result)}: “{ours.contestant.label}” ended at an error of {format_number(ours.mean_error)}, "
+        f"{errors}; lower than “{best.contestant.label}” in {wins} of {len(ours.tuned.final)} seeds."
+    )
+
+
 def _answer(judged: Sequence[SetupResult], headline: str, ps: PValues) -> str:
     conclusions = [_conclusion(result, headline, ps) for result in judged]
     lower, higher, undecided = (conclusions.count(conclusion) for conclusion in (LOWER, HIGHER, UNDECIDED))

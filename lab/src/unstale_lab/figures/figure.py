@@ -82,4 +82,6 @@ class Figure:
     judge: Callable[[Sequence[Record]], list[Verdict]] = _nothing  # from the records of all ``runs``
     findings: Callable[[Sequence[Record]], list[str]] = _nothing  # of a study: sentences, the answer first
     tables: Callable[[Sequence[Record]], list[Table]] = _nothing  # of a study
-    cut: str = ""  # what the published results leave out of the paper's settings, and why
+    # What was measured, in plain words and without verdicts: the answer of a small run.
+    measured: Callable[[Sequence[Record]], list[str]] = _nothing
+    cut: str = ""  # what the scale "quick" leaves out, and why

@@ -181,6 +181,10 @@ def findings(records: Sequence[Record]) -> list[str]:
     return contest_report.findings(STUDY, results(STUDY, records))
 
 
+def measured(records: Sequence[Record]) -> list[str]:
+    return contest_report.measured(STUDY, results(STUDY, records))
+
+
 FIGURE = Figure(
     name="long_memory",
     title="Long memory with correction against tuned Adam",
@@ -193,6 +197,7 @@ FIGURE = Figure(
     panels=panels,
     findings=findings,
     tables=tables,
+    measured=measured,
     cut="Two problems, three optimizers at a learning rate that was selected beforehand, 3 seeds, 2,000 steps (stream: "
     "4,000).",
 )

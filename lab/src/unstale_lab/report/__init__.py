@@ -11,14 +11,14 @@ from ..summary import Summary, in_order, json_text, write_summary
 from .claims import CLAIMS, claim_records
 from .html import html_report
 from .markdown import markdown_report
-from .overview import describe_results
+from .overview import describe_answer
 
 __all__ = ["CLAIMS", "answer", "claim_records", "write"]
 
 
 def answer(summaries: Iterable[Summary]) -> str:
-    """Return how many claims hold, in a sentence or two."""
-    return describe_results(claim_records(summaries))
+    """Return how many claims hold, in a sentence or two; of small runs, what they measured."""
+    return "\n".join(describe_answer(in_order(summaries)))
 
 
 def write(summaries: Iterable[Summary], out: Path) -> Path:

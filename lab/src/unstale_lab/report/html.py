@@ -16,9 +16,9 @@ from .glossary import GLOSSARY, TITLE
 from .overview import (
     OUTCOME_SIGNS,
     claims_by_outcome,
+    describe_answer,
     describe_cost,
     describe_provenance,
-    describe_results,
 )
 from .plotly_charts import chart
 from .tables import describe_panel, panel_table
@@ -45,7 +45,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
     }
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     return environment.get_template("template.html.j2").render(
-        answer=describe_results(records),
+        answer=describe_answer(summaries),
         charts={s.name: [chart(panel, legends[s.name]) for panel in s.panels] for s in summaries},
         glossary=GLOSSARY,
         figures=[_section(summary, legends[summary.name]) for summary in summaries],

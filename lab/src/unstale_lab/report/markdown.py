@@ -10,7 +10,7 @@ from ..figures.figure import Comparison, Panel, Verdict
 from ..figures.formatting import MISSING, format_interval, format_number, format_p, format_p_range, label
 from ..summary import Summary
 from .glossary import GLOSSARY, TITLE
-from .overview import OUTCOME_SIGNS, describe_cost, describe_provenance, describe_results
+from .overview import OUTCOME_SIGNS, describe_answer, describe_cost, describe_provenance
 from .tables import describe_panel
 
 
@@ -18,7 +18,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
     """Return the report, from the records of the claims and the summaries in order."""
     parts = [
         f"# {TITLE}",
-        describe_results(records),
+        *map(_escaped, describe_answer(summaries)),
         "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
         "## Claims",
         _claims(records),

@@ -8,9 +8,12 @@ from typing import Any, get_args
 from ..figures.figure import Outcome
 from ..figures.formatting import format_duration
 from ..summary import Summary
+from .claims import claim_records
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 OUTCOME_SIGNS: dict[Outcome, str] = {"holds": "✓", "does not hold": "✗", "inconclusive": "?", "not run": "–"}
+
+FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
 
 def claims_by_outcome(records: Iterable[Mapping[str, Any]]) -> dict[Outcome, list[int]]:
@@ -38,6 +41,16 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
         "Diverged runs are always counted and never dropped." if any(r["diverged"] for r in records) else "",
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def describe_answer(summaries: Sequence[Summary]) -> list[str]:
+    """Return the results of all claims as a paragraph, then what small runs measured, as sentences without verdicts."""
+    judged = [summary for summary in summaries if summary.scale == "paper" or not summary.measured]
+    measured = [sentence for summary in summaries if summary.scale != "paper" for sentence in summary.measured]
+    sentences = [*measured, FULL_SCALE_NOTE] if measured else []
+    if not measured or any(summary.claims for summary in judged):
+        sentences.insert(0, describe_results(claim_records(judged)))
+    return sentences
 
 
 def _is_or_are(count: int) -> str:
