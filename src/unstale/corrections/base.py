@@ -36,6 +36,11 @@ class Correction(ABC):
     needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
     every: int = 1  # only one in so many batches is needed
 
+    @property
+    def period(self) -> int:
+        """After so many steps the same operations come again, as a CUDA graph of steps needs it."""
+        return self.every
+
     def choose(
         self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
     ) -> Selection | None:

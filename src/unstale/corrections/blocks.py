@@ -54,6 +54,10 @@ class Blocks(Correction):
                 self._stretches.append((slice(start, start + size), size))
             start += size
 
+    @property
+    def period(self) -> int:
+        return self.every * self.merge_every
+
     def choose(
         self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
     ) -> Selection | None:

@@ -418,8 +418,8 @@ def make_stepper(training: Training, steps_done: int) -> Callable[[int], None]:
     if training.theta.is_cuda:
         from .cuda_graphs import STEPS_PER_GRAPH, GraphStepper
 
-        every = 1 if training.correction is None else training.correction.every
-        return GraphStepper(training.step, steps_done, math.lcm(STEPS_PER_GRAPH, every))
+        period = 1 if training.correction is None else training.correction.period
+        return GraphStepper(training.step, steps_done, math.lcm(STEPS_PER_GRAPH, period))
 
     def advance(count: int) -> None:
         for _ in range(count):
