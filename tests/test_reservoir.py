@@ -197,6 +197,14 @@ def test_reservoir_with_room_for_all_batches_of_a_step_is_dense():
     torch.testing.assert_close(found, double_sum(steps, CONSTANT), rtol=1e-10, atol=1e-10)
 
 
+def test_batches_of_one_step_have_choices_of_their_own():
+    correction = Reservoir(ReservoirPlan(3, 1, 2, 2))
+    rows = [[correction.choose({"generation": torch.tensor(g)}, 12, call).rows for g in range(8)] for call in range(3)]
+    rows = torch.stack([torch.cat(each) for each in rows])
+    assert float((rows[0] == rows[1]).double().mean()) < 0.6
+    assert float((rows[0] == rows[2]).double().mean()) < 0.6
+
+
 def test_nothing_has_entered_yet():
     """The first batch is not chosen: no correction, and nothing to remember."""
     correction, memory = Reservoir(ReservoirPlan(2, 5, 2, 2), seed=1), {}
