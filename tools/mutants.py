@@ -59,6 +59,12 @@ ENGINE = "lab/tests/test_engine.py"
 CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
 PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
 
+
+def in_reservoirs(*names: str) -> tuple[str, ...]:
+    """Single tests of the reservoir: the whole file takes a minute."""
+    return tuple(f"{RESERVOIRS}::test_{name}" for name in names)
+
+
 MUTANTS = [
     # Corrections
     Mutant(
@@ -123,7 +129,7 @@ MUTANTS = [
         RESERVOIR,
         "torch.where(is_full, 1 - 1 / self.plan.pool, 1.0)",
         "torch.where(is_full, 1.0, 1.0)",
-        (RESERVOIRS,),
+        in_reservoirs("expected_weight_at_every_age"),
     ),
     Mutant(
         "pool gains weight before it is full (reservoir)",
@@ -137,7 +143,7 @@ MUTANTS = [
         RESERVOIR,
         "        flat = pool.flatten()\n",
         "        pool.index_put_((row, each), moved)\n        flat = pool.flatten()\n",
-        (RESERVOIRS,),
+        in_reservoirs("expected_weight_at_every_age"),
     ),
     Mutant(
         "first row of the pool is always replaced (reservoir)",
@@ -151,14 +157,14 @@ MUTANTS = [
         RESERVOIR,
         "is_full = number >= self.plan.pool",
         "is_full = number >= self.plan.pool - 1",
-        (RESERVOIRS,),
+        in_reservoirs("reservoir_with_room_for_everything_is_dense"),
     ),
     Mutant(
         "youngest generation moves to the pool (reservoir)",
         RESERVOIR,
         "oldest = (generation % self.plan.newest).reshape(1)",
         "oldest = ((generation - 1) % self.plan.newest).reshape(1)",
-        (RESERVOIRS,),
+        in_reservoirs("newest_generations_are_all_kept"),
     ),
     Mutant("generations are not counted (reservoir)", RESERVOIR, 'memory["generation"] += 1', "pass", (RESERVOIRS,)),
     Mutant(
@@ -166,7 +172,7 @@ MUTANTS = [
         RESERVOIR,
         "newest.index_copy_(0, oldest, freed.unsqueeze(0))",
         "pass",
-        (RESERVOIRS,),
+        in_reservoirs("slots_are_a_permutation"),
     ),
     Mutant(
         "inverse probability of samples is missing (reservoir)",
@@ -190,7 +196,11 @@ MUTANTS = [
         (RESERVOIRS,),
     ),
     Mutant(
-        "batches of one step have the same rows (reservoir)", RESERVOIR, "stream=1 + call", "stream=1", (RESERVOIRS,)
+        "batches of one step have the same rows (reservoir)",
+        RESERVOIR,
+        "stream=1 + call",
+        "stream=1",
+        in_reservoirs("batches_of_one_step_have_choices_of_their_own"),
     ),
     Mutant(
         "first row of every part is chosen (reservoir)",
@@ -200,7 +210,11 @@ MUTANTS = [
         (RESERVOIRS,),
     ),
     Mutant(
-        "all seeds have one phase (reservoir)", RESERVOIR, "(step + self.seed) % every", "step % every", (RESERVOIRS,)
+        "all seeds have one phase (reservoir)",
+        RESERVOIR,
+        "(step + self.seed) % every",
+        "step % every",
+        in_reservoirs("nothing_has_entered_yet"),
     ),
     Mutant(
         "missing 1-β (reservoir)",
@@ -227,57 +241,67 @@ MUTANTS = [
         (RESERVOIRS,),
     ),
     Mutant(
-        "more slots than given (reservoir)", RESERVOIR, "min(slots // samples - 1, math", "max(0, math", (RESERVOIRS,)
+        "more slots than given (reservoir)",
+        RESERVOIR,
+        "min(slots // samples - 1, math",
+        "max(0, math",
+        in_reservoirs("plans_have_at_most_the_given_slots"),
     ),
     Mutant(
         "all seeds have one phase (thinned dense)",
         BLOCKS,
         '(memory.get("step", 0) + self.seed) % self.every',
         'memory.get("step", 0) % self.every',
-        (RESERVOIRS,),
+        in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense"),
     ),
     Mutant(
         "inverse probability is missing (thinned dense)",
         BLOCKS,
         "Selection(None, float(self.every))",
         "Selection(None, 1.0)",
-        (RESERVOIRS,),
+        in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense"),
     ),
-    Mutant("steps are not counted (thinned dense)", BLOCKS, 'memory["step"] += 1', "pass", (RESERVOIRS,)),
+    Mutant(
+        "steps are not counted (thinned dense)",
+        BLOCKS,
+        'memory["step"] += 1',
+        "pass",
+        in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense", "thinned_dense_uses_one_batch_in_so_many"),
+    ),
     Mutant(
         "chosen samples are not weighted (optimizer)",
         PARAM_GROUP,
         "return batch if selection.inverse_probability == 1 else batch.scaled(selection.inverse_probability)",
         "return batch",
-        (RESERVOIRS,),
+        in_reservoirs("optimizers_are_unbiased"),
     ),
     Mutant(
         "all samples are kept (optimizer)",
         PARAM_GROUP,
         "        batch = batch.select(selection.rows)\n",
         "        pass\n",
-        (RESERVOIRS,),
+        in_reservoirs("optimizers_are_unbiased"),
     ),
     Mutant(
         "plan is made again after loading (optimizer)",
         PARAM_GROUP,
         'state.get("plan") or self._make_plan(samples)',
         "self._make_plan(samples)",
-        (RESERVOIRS,),
+        in_reservoirs("resumed_training_continues_bit_for_bit"),
     ),
     Mutant(
         "seed is ignored (optimizer)",
         SELECT,
         'Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])',
         'Reservoir(ReservoirPlan(*plan["reservoir"]))',
-        (RESERVOIRS,),
+        in_reservoirs("same_seed_same_run"),
     ),
     Mutant(
         "unchosen batches are not forgotten (optimizer)",
         PARAM_GROUP,
         "        if self.needs_batch:\n            self._left",
         "        if self._pending or self._whole:\n            self._left",
-        (RESERVOIRS,),
+        in_reservoirs("cleared_batches_are_forgotten_whether_they_were_chosen_or_not"),
     ),
     Mutant(
         "debiasing ignores that β grew (optimizer)",
@@ -298,7 +322,7 @@ MUTANTS = [
         PARAM_GROUP,
         "self.plan or saved_plan",
         "self.plan",
-        (RESERVOIRS,),
+        in_reservoirs("momentum_beta_is_known_after_loading"),
     ),
     Mutant(
         "β grows without a long memory (optimizer)",
