@@ -533,10 +533,30 @@ def test_resumed_training_continues_bit_for_bit(base, beta, way, steps, few_slot
     assert resumed.momentum_beta == optimizer.momentum_beta
     other = Stream()
     other.generator.set_state(stream.generator.get_state())
-    other.m = stream.m = 7  # a plan is made once, for the size of the first batch
     for _ in range(25):
         assert torch.equal(train(model, optimizer, stream), train(again, resumed, other))
     assert plan_of(optimizer) == plan_of(resumed)
+
+
+@pytest.mark.parametrize(("slots", "beta"), [(4000, 0.8), (100, None)])
+def test_a_loaded_plan_is_that_of_the_first_batch(slots, beta):
+    """A larger batch after loading would have another plan."""
+    model, _ = twins(mlp)
+    optimizer, stream = OPTIMIZERS["adam"](model, beta, correction="reservoir", slots=slots), Stream()
+    train(model, optimizer, stream, 3)
+    again = copy.deepcopy(model)
+    resumed = OPTIMIZERS["adam"](again, beta, correction="reservoir", slots=slots)
+    resumed.load_state_dict(through_a_file(optimizer.state_dict()))
+    other = Stream()
+    other.generator.set_state(stream.generator.get_state())
+    other.m = stream.m = 7
+    for each in (optimizer, resumed):
+        each.state_of("group 0")["step"].fill_(1e6)  # β has grown as far as the plan allows
+    for _ in range(10):
+        assert torch.equal(train(model, optimizer, stream), train(again, resumed, other))
+    fresh = OPTIMIZERS["adam"](mlp(), beta, correction="reservoir", slots=slots)
+    fresh._ready_groups()[0].choose({}, 7, 0)
+    assert fresh._groups[0].plan != optimizer.state_of("group 0")["plan"]
 
 
 def test_momentum_beta_is_known_after_loading():

@@ -287,7 +287,7 @@ MUTANTS = [
         PARAM_GROUP,
         'state.get("plan") or self._make_plan(samples)',
         "self._make_plan(samples)",
-        in_reservoirs("resumed_training_continues_bit_for_bit"),
+        in_reservoirs("a_loaded_plan_is_that_of_the_first_batch"),
     ),
     Mutant(
         "seed is ignored (optimizer)",
