@@ -61,7 +61,7 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     >>> plan_reservoir(1024, batch=16, beta=0.997)
     ReservoirPlan(samples=16, every=10, newest=30, pool=34)
     >>> plan_reservoir(1024, batch=1, beta=0.999)
-    ReservoirPlan(samples=1, every=1, newest=24, pool=1000)
+    ReservoirPlan(samples=1, every=2, newest=524, pool=500)
     >>> plan_reservoir(1024, batch=4, beta=0.9)
     ReservoirPlan(samples=4, every=1, newest=69, pool=10)
     """
