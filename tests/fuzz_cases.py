@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import warnings
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from reference import Reference, block_mask, diagonal_mask
 from torch import nn
 
 import unstale
+from unstale.corrections import select
 
 STEPS = 5
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}  # of parameters, relative to how far they moved
@@ -501,16 +503,19 @@ def run_case(seed: int, dtype: torch.dtype) -> str:
         if isinstance(getattr(one, "forward", None), _Replaced):
             two.forward = _Replaced(two)
     m, base, beta = pick([1, 2, 3, 4, 5]), pick(["sgd", "sgd", "adam", "rmsprop", "tdprop"]), pick([0.0, 0.5, 0.9])
-    correction, trust = pick(["diagonal", "blocks", "dense", "window"]), pick([None, 1.0])
+    correction = pick(["diagonal", "blocks", "dense", "thinned dense", "window", "reservoir"])
+    trust, every = pick([None, 1.0]), pick([2, 3]) if correction == "thinned dense" else 1
+    if correction == "reservoir":  # which expects no more samples than the first batch has
+        m = 2 * ((m + 1) // 2)
     loss, literal_loss = pick([("half_squared", None), ("squared", squared), ("huber", huber)][: 2 if smooth else 3])
-    options = dict(correction=correction, trust=trust, horizon=STEPS + 1)
+    options = dict(correction="auto" if correction == "thinned dense" else correction, trust=trust, horizon=STEPS + 1)
     optimizer = OPTIMIZERS[base](net if pick([0, 1]) else net.parameters(), beta, options)
     parameters = list(twin.parameters())
     mask = {
         "diagonal": lambda: diagonal_mask(parameters),
         "blocks": lambda: block_mask([p.numel() for p in parameters]),
     }
-    settings = dict(mask=mask.get(correction, lambda: None)(), trust=trust, base=base)
+    settings = dict(mask=mask.get(correction, lambda: None)(), trust=trust, base=base, every=every)
     settings |= dict(beta2=0.99, alpha=0.9, eps=1e-2) | ({} if literal_loss is None else dict(loss=literal_loss))
     reference = Reference(parameters, RATES[base], beta, **settings)
     same = copy.deepcopy(net)
@@ -531,7 +536,8 @@ def run_case(seed: int, dtype: torch.dtype) -> str:
         plain(prediction - target.detach()).mean().backward(retain_graph=True)
         expected = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
         optimizer.zero_grad()
-        optimizer.backward(prediction, target, loss)
+        with mock.patch.object(select, "dense_interval", lambda batch, memory, every=every: every):
+            optimizer.backward(prediction, target, loss)
         _compare_grads(list(net.parameters()), expected, GRAD_TOLERANCE[dtype], where_)
         optimizer.step()
         optimizer.zero_grad()

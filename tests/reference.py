@@ -44,7 +44,8 @@ def half_squared(residual):
 
 
 class Reference:
-    """Trains a model on batches, remembering all of them. ``mask`` selects the entries of Z."""
+    """Trains a model on batches, remembering all of them. ``mask`` selects the entries of Z. Only one in ``every``
+    batches has a Z, with that many times its weight."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Reference:
         beta2=0.999,
         alpha=0.99,
         eps=1e-8,
+        every=1,
     ):
         self.parameters = list(parameters)
         n = sum(p.numel() for p in self.parameters)
@@ -70,7 +72,7 @@ class Reference:
         self.mask = torch.ones(n, n) if mask is None else mask
         self.horizon = horizon or 10**9
         self.weight_decay, self.loss, self.literal = weight_decay, loss, literal
-        self.beta2, self.alpha, self.eps = beta2, alpha, eps
+        self.beta2, self.alpha, self.eps, self.every = beta2, alpha, eps, every
         self.batches, self.gradients, self.taylors, self.points, self.moves = [], [], [], [], []
         self.squares = []
         self.mu_hat = None
@@ -94,7 +96,8 @@ class Reference:
         self.batches.append(batch)
         self.gradients.append(sum(slope[k] * v[k] for k in range(m)) / m)
         taylor = sum(curvature[k] * torch.outer(u[k], v[k]) for k in range(m)) / m
-        self.taylors.append(taylor * self.mask)
+        present = self.every if len(self.taylors) % self.every == 0 else 0
+        self.taylors.append(taylor * self.mask * present)
         self.points.append(flat(self.parameters))
         self.squares.append(
             sum((curvature[k] * u[k] * v[k]) ** 2 for k in range(m)) / m

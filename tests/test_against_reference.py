@@ -23,7 +23,7 @@ REFERENCES = {
     "rmsprop": dict(base="rmsprop", alpha=0.9, eps=1e-2),
     "tdprop": dict(base="tdprop", beta2=0.99, eps=1e-2),
 }
-CORRECTIONS = ["none", "diagonal", "blocks", "blocks of 7", "dense", "window", "oracle", "auto"]
+CORRECTIONS = ["none", "diagonal", "blocks", "blocks of 7", "dense", "window", "reservoir", "oracle", "auto"]
 
 
 def options_for(correction):
@@ -97,7 +97,7 @@ def test_follows_the_double_sum_for_any_shape(base, correction, beta, m, width, 
     compare(model, twin, optimizer, reference, Stream(m, gamma, seed, done=done), steps=5, tolerance=1e-9)
 
 
-@pytest.mark.parametrize("correction", ["dense", "window", "auto"])
+@pytest.mark.parametrize("correction", ["dense", "window", "reservoir", "auto"])
 @pytest.mark.parametrize("base", OPTIMIZERS)
 @pytest.mark.parametrize("schedule", ["constant", "changing"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])

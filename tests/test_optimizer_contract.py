@@ -31,7 +31,7 @@ REFERENCES = {
     "rmsprop": dict(base="rmsprop", alpha=0.9, eps=1e-2),
     "tdprop": dict(base="tdprop", beta2=0.99, eps=1e-2),
 }
-CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
+CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "reservoir", "oracle"]
 SAVED = [name for name in CORRECTIONS if name != "oracle"]  # an oracle's batches are functions: they stay behind
 
 every_base = pytest.mark.parametrize("base", OPTIMIZERS)
@@ -469,8 +469,8 @@ def test_loading_copies(correction):
                 for part in value[key]:
                     spoil(part)
             elif isinstance(value[key], list):
-                for part in value[key]:
-                    part.zero_()
+                for place, part in enumerate(value[key]):
+                    value[key][place] = part + 1 if isinstance(part, int) else part.zero_()
 
     for state in optimizer.state.values():
         spoil(state)
@@ -880,6 +880,7 @@ def test_accumulated_halves_are_the_whole(base, correction, path):
     optimizer = OPTIMIZERS[base](model, correction=correction)
     whole = OPTIMIZERS[base](twin, correction=correction)
     one, two = Stream(m=6), Stream(m=6)
+    train(model, optimizer, one), train(twin, whole, two)  # after which a reservoir expects six samples per step
     for _ in range(5):
         batch = one.batch(model)
         for part in (slice(0, 3), slice(3, 6)):
@@ -1071,6 +1072,7 @@ def test_weights_and_targets_of_another_precision(correction, dtype):
         ("sgd", "blocks"),
         ("tdprop", "dense"),
         ("adam", "window"),
+        ("rmsprop", "reservoir"),
         ("adam", "oracle"),
     ],
 )

@@ -197,6 +197,14 @@ def test_reservoir_with_room_for_all_batches_of_a_step_is_dense():
     torch.testing.assert_close(found, double_sum(steps, CONSTANT), rtol=1e-10, atol=1e-10)
 
 
+def test_batches_of_one_step_have_choices_of_their_own():
+    correction = Reservoir(ReservoirPlan(3, 1, 2, 2))
+    rows = [[correction.choose({"generation": torch.tensor(g)}, 12, call).rows for g in range(8)] for call in range(3)]
+    rows = torch.stack([torch.cat(each) for each in rows])
+    assert float((rows[0] == rows[1]).double().mean()) < 0.6
+    assert float((rows[0] == rows[2]).double().mean()) < 0.6
+
+
 def test_nothing_has_entered_yet():
     """The first batch is not chosen: no correction, and nothing to remember."""
     correction, memory = Reservoir(ReservoirPlan(2, 5, 2, 2), seed=1), {}
@@ -525,10 +533,30 @@ def test_resumed_training_continues_bit_for_bit(base, beta, way, steps, few_slot
     assert resumed.momentum_beta == optimizer.momentum_beta
     other = Stream()
     other.generator.set_state(stream.generator.get_state())
-    other.m = stream.m = 7  # a plan is made once, for the size of the first batch
     for _ in range(25):
         assert torch.equal(train(model, optimizer, stream), train(again, resumed, other))
     assert plan_of(optimizer) == plan_of(resumed)
+
+
+@pytest.mark.parametrize(("slots", "beta"), [(4000, 0.8), (100, None)])
+def test_a_loaded_plan_is_that_of_the_first_batch(slots, beta):
+    """A larger batch after loading would have another plan."""
+    model, _ = twins(mlp)
+    optimizer, stream = OPTIMIZERS["adam"](model, beta, correction="reservoir", slots=slots), Stream()
+    train(model, optimizer, stream, 3)
+    again = copy.deepcopy(model)
+    resumed = OPTIMIZERS["adam"](again, beta, correction="reservoir", slots=slots)
+    resumed.load_state_dict(through_a_file(optimizer.state_dict()))
+    other = Stream()
+    other.generator.set_state(stream.generator.get_state())
+    other.m = stream.m = 7
+    for each in (optimizer, resumed):
+        each.state_of("group 0")["step"].fill_(1e6)  # β has grown as far as the plan allows
+    for _ in range(10):
+        assert torch.equal(train(model, optimizer, stream), train(again, resumed, other))
+    fresh = OPTIMIZERS["adam"](mlp(), beta, correction="reservoir", slots=slots)
+    fresh._ready_groups()[0].choose({}, 7, 0)
+    assert fresh._groups[0].plan != optimizer.state_of("group 0")["plan"]
 
 
 def test_momentum_beta_is_known_after_loading():

@@ -31,14 +31,16 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
 
-BLOCKS, DIAGONAL, WINDOW = (f"src/unstale/corrections/{name}.py" for name in ("blocks", "diagonal", "window"))
+BLOCKS, DIAGONAL, WINDOW, RESERVOIR, SLOTS, SELECT = (
+    f"src/unstale/corrections/{name}.py" for name in ("blocks", "diagonal", "window", "reservoir", "slots", "select")
+)
 GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES = (
     f"src/unstale/per_sample/{name}.py" for name in ("gradients", "linearize", "layer_rules", "row_rules")
 )
 MOMENTUM, OPTIMIZER, PARAM_GROUP = (f"src/unstale/{name}.py" for name in ("momentum", "_optimizer", "_param_group"))
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
-REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ = (
+REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS = (
     f"tests/test_{name}.py"
     for name in (
         "against_reference",
@@ -49,11 +51,19 @@ REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ = (
         "linearize",
         "row_rules",
         "fuzz",
+        "reservoir",
+        "plans",
     )
 )
 ENGINE = "lab/tests/test_engine.py"
 CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
 PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
+
+
+def in_reservoirs(*names: str) -> tuple[str, ...]:
+    """Single tests of the reservoir: the whole file takes a minute."""
+    return tuple(f"{RESERVOIRS}::test_{name}" for name in names)
+
 
 MUTANTS = [
     # Corrections
@@ -64,13 +74,19 @@ MUTANTS = [
         "_by_block(u, span, size), _by_block(weighted, span, size)",
         CORRECTIONS,
     ),
-    Mutant("buffered samples are not decayed (dense)", BLOCKS, 'decay_(buffer["weight"], beta)', "pass", CORRECTIONS),
     Mutant(
-        "ζ is not decayed while samples are buffered (dense)",
+        "buffered samples are not decayed (dense)",
         BLOCKS,
-        'buffer["decay"] * beta',
-        'buffer["decay"]',
+        'decay_(memory["buffer"]["weight"], beta)',
+        "pass",
         CORRECTIONS,
+    ),
+    Mutant(
+        "ζ is not decayed until it is written (dense)",
+        BLOCKS,
+        'memory["decay"] = _decayed(memory["decay"], beta)',
+        "pass",
+        (RESERVOIRS, *CORRECTIONS),
     ),
     Mutant(
         "ζ_t instead of ζ_{t-1} (diagonal)",
@@ -81,13 +97,20 @@ MUTANTS = [
     ),
     Mutant("missing β (dense)", BLOCKS, 'return decay_(memory["eta"], beta)', 'return memory["eta"]', CORRECTIONS),
     Mutant("missing β (diagonal)", DIAGONAL, "value=-1), beta)", "value=-1), 1.0)", CORRECTIONS),
-    Mutant("missing β (window)", WINDOW, 'for name in ("weight", ', "for name in (", CORRECTIONS),
+    Mutant("missing β (slots)", SLOTS, 'decay_(memory["weight"], beta)', "pass", CORRECTIONS),
     Mutant(
-        "new batch keeps the shift of its slot (window)",
-        WINDOW,
-        'memory["shift"].index_fill_(-1, slot, 0.0)',
+        "new batch keeps the shift of its slot (slots)",
+        SLOTS,
+        'memory["shift"].index_fill_(-1, slots, 0.0)',
         "pass",
         CORRECTIONS,
+    ),
+    Mutant(
+        "empty slots have weight (slots)",
+        SLOTS,
+        "padded = weight.new_zeros(",
+        "padded = weight.new_ones(",
+        (RESERVOIRS, *CORRECTIONS),
     ),
     Mutant(
         "v instead of u (window)", GRADIENTS, "return (self.tensors[1] @ d", "return (self.tensors[0] @ d", CORRECTIONS
@@ -99,6 +122,229 @@ MUTANTS = [
         '["literal"] = momentum *',
         '["literal"] = state["mu"] *',
         CORRECTIONS,
+    ),
+    # Reservoir and thinned dense
+    Mutant(
+        "survivors keep their weight (reservoir)",
+        RESERVOIR,
+        "torch.where(is_full, 1 - 1 / self.plan.pool, 1.0)",
+        "torch.where(is_full, 1.0, 1.0)",
+        in_reservoirs("expected_weight_at_every_age"),
+    ),
+    Mutant(
+        "pool gains weight before it is full (reservoir)",
+        RESERVOIR,
+        "torch.where(is_full, 1 - 1 / self.plan.pool, 1.0)",
+        "torch.where(is_full, 1 - 1 / self.plan.pool, 1 - 1 / self.plan.pool)",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "generation that moves gains weight (reservoir)",
+        RESERVOIR,
+        "        flat = pool.flatten()\n",
+        "        pool.index_put_((row, each), moved)\n        flat = pool.flatten()\n",
+        in_reservoirs("expected_weight_at_every_age"),
+    ),
+    Mutant(
+        "first row of the pool is always replaced (reservoir)",
+        RESERVOIR,
+        "stream=-1) * self.plan.pool).long()",
+        "stream=-1) * 0).long()",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "pool is full too early (reservoir)",
+        RESERVOIR,
+        "is_full = number >= self.plan.pool",
+        "is_full = number >= self.plan.pool - 1",
+        in_reservoirs("reservoir_with_room_for_everything_is_dense"),
+    ),
+    Mutant(
+        "youngest generation moves to the pool (reservoir)",
+        RESERVOIR,
+        "oldest = (generation % self.plan.newest).reshape(1)",
+        "oldest = ((generation - 1) % self.plan.newest).reshape(1)",
+        in_reservoirs("newest_generations_are_all_kept"),
+    ),
+    Mutant("generations are not counted (reservoir)", RESERVOIR, 'memory["generation"] += 1', "pass", (RESERVOIRS,)),
+    Mutant(
+        "slots are lost (reservoir)",
+        RESERVOIR,
+        "newest.index_copy_(0, oldest, freed.unsqueeze(0))",
+        "pass",
+        in_reservoirs("slots_are_a_permutation"),
+    ),
+    Mutant(
+        "inverse probability of samples is missing (reservoir)",
+        RESERVOIR,
+        "Selection(rows, every * samples / wanted)",
+        "Selection(rows, float(every))",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "inverse probability of steps is missing (reservoir)",
+        RESERVOIR,
+        "Selection(torch.arange(samples, device=device), float(every))",
+        "Selection(torch.arange(samples, device=device), 1.0)",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "several batches in one step have the weight of one (reservoir)",
+        RESERVOIR,
+        ".scaled(batch.samples / wanted)",
+        "",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "batches of one step have the same rows (reservoir)",
+        RESERVOIR,
+        "stream=1 + call",
+        "stream=1",
+        in_reservoirs("batches_of_one_step_have_choices_of_their_own"),
+    ),
+    Mutant(
+        "first row of every part is chosen (reservoir)",
+        RESERVOIR,
+        "((parts + uniform) * (population / samples))",
+        "((parts + 0 * uniform) * (population / samples))",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "all seeds have one phase (reservoir)",
+        RESERVOIR,
+        "(step + self.seed) % every",
+        "step % every",
+        in_reservoirs("nothing_has_entered_yet"),
+    ),
+    Mutant(
+        "missing 1-β (reservoir)",
+        RESERVOIR,
+        "where, batch.curvature * (1 - per_run(beta, batch.curvature)))",
+        "where, batch.curvature)",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "missing β (reservoir)",
+        RESERVOIR,
+        "slots.move(memory, displacement, beta)",
+        "slots.move(memory, displacement, 1.0)",
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "new samples are shifted (reservoir)",
+        RESERVOIR,
+        "        if batch is not None:\n            self._enter(memory, batch, beta)\n        return slots.eta(memory) "
+        'if "weight" in memory',
+        "        if batch is not None:\n            self._enter(memory, batch, beta)\n"
+        "            slots.move(memory, displacement, 1.0)\n        return slots.eta(memory) "
+        'if "weight" in memory',
+        (RESERVOIRS,),
+    ),
+    Mutant(
+        "more slots than given (reservoir)",
+        RESERVOIR,
+        "min(slots // samples - 1, math",
+        "max(0, math",
+        in_reservoirs("plans_have_at_most_the_given_slots"),
+    ),
+    Mutant(
+        "all seeds have one phase (thinned dense)",
+        BLOCKS,
+        '(memory.get("step", 0) + self.seed) % self.every',
+        'memory.get("step", 0) % self.every',
+        in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense"),
+    ),
+    Mutant(
+        "inverse probability is missing (thinned dense)",
+        BLOCKS,
+        "Selection(None, float(self.every))",
+        "Selection(None, 1.0)",
+        in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense"),
+    ),
+    Mutant(
+        "steps are not counted (thinned dense)",
+        BLOCKS,
+        'memory["step"] += 1',
+        "pass",
+        in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense", "thinned_dense_uses_one_batch_in_so_many"),
+    ),
+    Mutant(
+        "chosen samples are not weighted (optimizer)",
+        PARAM_GROUP,
+        "return batch if selection.inverse_probability == 1 else batch.scaled(selection.inverse_probability)",
+        "return batch",
+        in_reservoirs("optimizers_are_unbiased"),
+    ),
+    Mutant(
+        "all samples are kept (optimizer)",
+        PARAM_GROUP,
+        "        batch = batch.select(selection.rows)\n",
+        "        pass\n",
+        in_reservoirs("optimizers_are_unbiased"),
+    ),
+    Mutant(
+        "plan is made again after loading (optimizer)",
+        PARAM_GROUP,
+        'state.get("plan") or self._make_plan(samples)',
+        "self._make_plan(samples)",
+        in_reservoirs("a_loaded_plan_is_that_of_the_first_batch"),
+    ),
+    Mutant(
+        "seed is ignored (optimizer)",
+        SELECT,
+        'Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])',
+        'Reservoir(ReservoirPlan(*plan["reservoir"]))',
+        in_reservoirs("same_seed_same_run"),
+    ),
+    Mutant(
+        "unchosen batches are not forgotten (optimizer)",
+        PARAM_GROUP,
+        "        if self.needs_batch:\n            self._left",
+        "        if self._pending or self._whole:\n            self._left",
+        in_reservoirs("cleared_batches_are_forgotten_whether_they_were_chosen_or_not"),
+    ),
+    Mutant(
+        "debiasing ignores that β grew (optimizer)",
+        OPTIMIZER,
+        'beta * state.get("mean_weight", 0.0) + (1 - beta)',
+        '1 - beta ** float(state["step"])',
+        (PLANS,),
+    ),
+    Mutant(
+        "β grows without limit (optimizer)",
+        PARAM_GROUP,
+        'MIN_MEMORY if plan is None else plan["max_memory"]',
+        "MIN_MEMORY if plan is None else 1000.0",
+        (PLANS,),
+    ),
+    Mutant(
+        "β is unknown after loading (optimizer)",
+        PARAM_GROUP,
+        "self.plan or saved_plan",
+        "self.plan",
+        in_reservoirs("momentum_beta_is_known_after_loading"),
+    ),
+    Mutant(
+        "β grows without a long memory (optimizer)",
+        PARAM_GROUP,
+        'if beta is None and self.settings["correction"] not in corrections.LONG_MEMORY:',
+        "if False:",
+        (PLANS,),
+    ),
+    Mutant(
+        "slots exceed memory (plan)",
+        SELECT,
+        'slots = min(slots, MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]))',
+        "pass",
+        (PLANS,),
+    ),
+    Mutant("few slots do not warn (plan)", SELECT, "MIN_SAMPLING_RATIO * batch * memory * 0.8", "0", (PLANS,)),
+    Mutant(
+        "memory does not depend on slots (plan)",
+        SELECT,
+        "min(MAX_MEMORY, slots / (batch * MIN_SAMPLING_RATIO))",
+        "MAX_MEMORY",
+        (PLANS,),
     ),
     # Per-sample gradients
     Mutant(
@@ -173,7 +419,7 @@ MUTANTS = [
         PER_SAMPLE,
     ),
     # Scaled gradients
-    Mutant("scaling is not inferred", PARAM_GROUP, "if torch.equal(left, now):", "if True:", (CONTRACT,)),
+    Mutant("scaling is not inferred", PARAM_GROUP, "if not torch.equal(self._left, now):", "if False:", (CONTRACT,)),
     Mutant(
         "factor from a single entry", PARAM_GROUP, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
     ),

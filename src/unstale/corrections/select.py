@@ -187,7 +187,7 @@ def too_few_slots(plan: Plan, batch: int) -> str | None:
     slots, memory = ReservoirPlan(*plan["reservoir"]).slots, plan["max_memory"]
     if slots >= MIN_SAMPLING_RATIO * batch * memory * 0.8:  # slots are rounded to whole generations
         return None
-    enough, shorter = math.ceil(MIN_SAMPLING_RATIO * batch * memory), slots / (MIN_SAMPLING_RATIO * batch)
+    enough, shorter = math.ceil(round(MIN_SAMPLING_RATIO * batch * memory, 6)), slots / (MIN_SAMPLING_RATIO * batch)
     shortest = 1 / (1 - DEFAULT_BETA)  # if β is left out
     return (
         f"{slots:,} slots are few for β = {1 - 1 / memory:.4g} and batches of {batch}: the correction is noisy, and "
