@@ -61,7 +61,6 @@ class CorrectedOptimizer(Optimizer):
         """Forget everything that is not saved."""
         self._groups: list[ParamGroup] = []
         self._calls: list[BackwardCall] = []  # of backward, since the last step
-        self._samples = 0
         self._skip_step = False
         self._warned: set[str] = set()
 
@@ -127,7 +126,7 @@ class CorrectedOptimizer(Optimizer):
                 f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
             )
             return batch.loss
-        self._check_call(call, batch, groups)
+        self._check_call(call, groups)
         chosen = [
             group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
             for number, group in enumerate(groups)
@@ -155,7 +154,6 @@ class CorrectedOptimizer(Optimizer):
             for group in groups:
                 group.begin_step()
         self._calls.append(call)
-        self._samples = len(batch.prediction)
         gradients = dict(zip(sampled, found.gradients, strict=True))
         for group, selection, gradient in zip(groups, chosen, before, strict=True):
             group.add_batch(batch, gradients.get(group), selection, gradient)
@@ -213,14 +211,9 @@ class CorrectedOptimizer(Optimizer):
             self._groups.append(ParamGroup(settings, self._needs_samples))
         return self._groups
 
-    def _check_call(self, call: BackwardCall, batch: EvaluatedBatch, groups: list[ParamGroup]) -> None:
+    def _check_call(self, call: BackwardCall, groups: list[ParamGroup]) -> None:
         if self._calls and all(group.was_cleared for group in groups):
             self._forget_batches()  # not by our zero_grad
-        if self._calls and len(batch.prediction) != self._samples:
-            raise ValueError(
-                f"backward() got a batch of {len(batch.prediction)} after one of {self._samples} in the same step. "
-                "Accumulate batches of one size, or call step() and zero_grad() in between."
-            )
         if call.function is None and any(group.needs_replay for group in groups):
             raise TypeError(
                 "correction='oracle' and refresh evaluate past batches again: give backward() the batch as a function "

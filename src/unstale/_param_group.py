@@ -166,8 +166,6 @@ class ParamGroup:
         self._samples += len(batch.prediction)
         if selection is not None and self.needs_batch:
             self._keep(batch, gradients, selection, before)
-        if self.needs_batch:
-            self._left = self.params.gradient_sample()
 
     def _keep(
         self,
@@ -184,6 +182,7 @@ class ParamGroup:
             self._whole.append(whole)
         if self.is_corrected and selection.inverse_probability:
             self._pending.append(_chosen(whole, selection))
+        self._left = self.params.gradient_sample()
 
     def gradient_before_hooks(self) -> Tensor | None:
         """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
@@ -201,9 +200,9 @@ class ParamGroup:
     @property
     def was_cleared(self) -> bool:
         """Whether the gradients of the pending batches were set to None or to zero since."""
-        if all(p.grad is None for p in self.params.parameters):
-            return True
-        if self._left is None or not bool(self._left.any()):
+        if self._left is None or all(p.grad is None for p in self.params.parameters):
+            return True  # nothing is pending, or nothing is left of it
+        if not bool(self._left.any()):
             return False
         return not bool(self.params.gradient_sample()[self._left != 0].any())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 from torch import Tensor
@@ -148,8 +149,9 @@ def _debiased(state: GroupState, settings: dict[str, Any], momentum: Tensor, squ
     """Adam's quotient of two means that both start at zero."""
     beta2 = settings["betas"][1]
     mean = _running(state, square, beta2)
-    root = (mean / (1 - beta2 ** state["step"])).sqrt_().add_(settings["eps"])
-    return momentum / root.mul_(state["mean_weight"])
+    weight = state["mean_weight"]
+    scale = weight / math.sqrt(1 - beta2 ** float(state["step"]))
+    return momentum / mean.sqrt().mul_(scale).add_(weight * settings["eps"])
 
 
 def _running(state: GroupState, square: Tensor, beta: float) -> Tensor:

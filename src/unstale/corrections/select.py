@@ -38,8 +38,6 @@ MAX_MEMORY = 2000.0  # steps
 MIN_SAMPLING_RATIO = 1 / 8
 # More slots than this share would need per-sample gradients in almost every step.
 MAX_SAMPLING_RATIO = 0.2
-# Multiply-adds of a dense matrix per entry, memory traffic included.
-DENSE_WORK = 12
 # A dense matrix made from this many samples is as good as one of all samples.
 ENOUGH_SAMPLES = 3000
 MAX_DENSE_INTERVAL = 5  # in steps
@@ -47,10 +45,13 @@ MAX_DENSE_INTERVAL = 5  # in steps
 DEFAULT_BUDGET = 2.5
 MIN_SLOTS, MAX_SLOTS = 128, 4096
 MAX_SLOT_BYTES = 1 << 30  # of all slots, unless their number is given
-# Time of a small training step, in multiply-adds of a matrix product that would take as long.
-OVERHEAD = {"cpu": 1.2e7, "cuda": 1.0e10}
-# Share of a budget of 1 that an uncorrected step and the bookkeeping of a correction take.
-FIXED_COST = 1.75
+# The cost of a step in multiply-adds, fitted to times (benchmarks/budget.py): the overhead of the operations of a small
+# training step; the work per number in a slot, besides multiply-adds; the work per entry of a dense matrix, memory
+# traffic included.
+OVERHEAD = {"cpu": 4.3e7, "cuda": 6.0e10}
+SLOT_NUMBER_WORK, DENSE_ENTRY_WORK = 70, 37
+# What a step costs, in uncorrected steps, before the first slot is read: bookkeeping, and per-sample gradients of some.
+FIXED_COST = 1.9
 
 
 class Plan(TypedDict):
@@ -104,10 +105,11 @@ def extra_work(budget: float, sizes: Sizes) -> float:
 
 
 def slots_within(budget: float, sizes: Sizes) -> int:
-    """The number of slots within the budget, at ``3 K n`` multiply-adds for ``K`` slots; a multiple of 128."""
+    """The number of slots within the budget, a multiple of 128. Each takes about ``3 n`` multiply-adds."""
+    slot_work = 3 * sizes["parameters"] + SLOT_NUMBER_WORK * sizes["slot_numbers"]
     slots = min(
         MAX_SLOTS,
-        extra_work(budget, sizes) / (3 * sizes["parameters"]),
+        extra_work(budget, sizes) / slot_work,
         MAX_SAMPLING_RATIO * MAX_MEMORY * sizes["batch"],
     )
     slots = max(MIN_SLOTS, math.floor(slots / 128) * 128)
@@ -158,7 +160,7 @@ def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: 
         return "dense", "second derivatives need the matrix"
     if settings["refresh"]:
         return "window", "refresh needs batches to be kept whole"
-    if DENSE_WORK * n * n <= extra_work(settings["budget"], sizes):
+    if DENSE_ENTRY_WORK * n * n <= extra_work(settings["budget"], sizes):
         return "dense", f"a {n:,}×{n:,} matrix is within the budget"
     if beta is not None and default_horizon(beta) * batch <= slots:
         return "window", f"{slots:,} slots hold every sample that still counts"

@@ -175,8 +175,9 @@ class OuterProducts(Positional):
 
     def gradient(self, weight: Tensor, out: Tensor) -> None:
         a, b = (t[..., : self.head, :, :] for t in self.tensors)
-        weighted = b * weight[..., None, :, None]
-        torch.matmul(_rows(weighted).mT, _rows(a), out=self._matrix(out))
+        weight = weight[..., None, :, None]
+        a, b = (a, b * weight) if b.shape[-1] <= a.shape[-1] else (a * weight, b)
+        torch.matmul(_rows(b).mT, _rows(a), out=self._matrix(out))
 
     def add_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
         a, b = self.tensors
