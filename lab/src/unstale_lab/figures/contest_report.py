@@ -89,6 +89,7 @@ def tables(study: Study, found: Sequence[SetupResult]) -> list[Table]:
     ps = holm_p(found)
     return [
         _overview_table(study, found),
+        _samples_table(study, found),
         *(Table(_describe_setup(result), HEADING, _rows(result, ps)) for result in found),
         *_cells_tables(found),
     ]
@@ -103,6 +104,33 @@ def _overview_table(study: Study, found: Sequence[SetupResult]) -> Table:
     return Table(
         "Final MSE, mean (median) over test seeds", ["optimizer", *(result.setup.label for result in found)], rows
     )
+
+
+def _samples_table(study: Study, found: Sequence[SetupResult]) -> Table:
+    rows = [
+        [contestant.label, *(_format_samples_needed(result, contestant.name) for result in found)]
+        for contestant in study.contestants
+        if any(contestant.name in result.entries for result in found)
+    ]
+    return Table(
+        "Samples until the mean error over test seeds reaches the best reference's final error",
+        ["optimizer", *(f"{result.setup.label} ({result.reference.contestant.label})" for result in found)],
+        rows,
+    )
+
+
+def _format_samples_needed(result: SetupResult, name: str) -> str:
+    entry = result.entries.get(name)
+    needed = samples_needed(result, entry) if entry is not None else None
+    return MISSING if needed is None else f"{needed:,}"
+
+
+def samples_needed(result: SetupResult, entry: Entry) -> int | None:
+    """Return after how many samples the mean error is first at most the best reference's final error."""
+    reached = np.flatnonzero(entry.tuned.curves.mean(axis=1) <= result.reference.mean_error)
+    if not len(reached):
+        return None
+    return int(entry.tuned.at[reached[0]]) * result.setup.batch * entry.contestant.batch_factor
 
 
 def _format_errors(entry: Entry | None) -> str:

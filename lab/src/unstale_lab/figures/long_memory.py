@@ -101,7 +101,12 @@ CONTESTANTS = (
     # Corrected.
     Contestant("default", "CorrectedAdam (default)", "ours", method="adam_default", is_drawn=True),
     Contestant(
-        "default_annealed", "CorrectedAdam (default), annealed", "ours", method="adam_default", settings=ANNEALED
+        "default_annealed",
+        "CorrectedAdam (default), annealed",
+        "ours",
+        method="adam_default",
+        settings=ANNEALED,
+        is_drawn=True,
     ),
     *(
         Contestant(
