@@ -35,7 +35,7 @@ MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
 MIN_GENERATIONS = 3
 # Generations in a memory of average length; and the steps between them, if batches are large enough. Per-sample
 # gradients in one step in five cost less than half a step; early in training a memory is ten steps long.
-GENERATIONS, MIN_INTERVAL, MAX_INTERVAL = 32, 5.0, 10.0
+GENERATIONS, MIN_INTERVAL, MAX_INTERVAL = 32, 6.0, 10.0
 # Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
 INTERVALS = (1, 2, 4, 5, 10, 20, 25, 50, 100)
 MAX_ROUNDING = 1.25  # downwards, which leaves fewer slots for the newest
@@ -65,7 +65,7 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
     >>> plan_reservoir(1024, batch=1, beta=0.999)
     ReservoirPlan(samples=1, every=2, newest=524, pool=500)
     >>> plan_reservoir(1024, batch=128, beta=0.97)
-    ReservoirPlan(samples=77, every=5, newest=6, pool=7)
+    ReservoirPlan(samples=93, every=5, newest=4, pool=7)
     """
     memory = round(1 / (1 - beta), 6)  # 10 for a β of 0.9, not 10.000000000000002
     span = (NEWEST_SPAN + POOL_SPAN) * memory
