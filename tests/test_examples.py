@@ -260,10 +260,22 @@ def test_recipe_runs(code):
         assert reading.steps >= 1
 
 
-def test_readme_loops_make_steps_of_the_same_size():
-    """Before and after, as the README has them: from one start, the first step is the same."""
+PLAIN_LOOP = """
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+value, next_value = model(state).squeeze(-1), model(next_state).squeeze(-1)
+target = reward + gamma * ~terminated * next_value
+(0.5 * (value - target.detach()) ** 2).mean().backward()
+optimizer.step()
+optimizer.zero_grad()
+"""
+
+
+def test_readme_loop_begins_like_adam():
+    """From one start, the first step of the README's loop is that of the loop that it replaces."""
     ends = []
-    for code in README:
+    (readme,) = README
+    for code in (PLAIN_LOOP, readme):
         torch.manual_seed(0)
         names: dict = {}
         exec(PRELUDE.values[0] + code, names)

@@ -1,0 +1,107 @@
+"""The numbers in README.md are those of the stored results."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from unstale_lab.summary import read_summaries
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+SUMMARIES = {summary.name: summary for summary in read_summaries(ROOT / "results")}
+COST = json.loads((ROOT / "benchmarks/results/cpu.json").read_text("utf-8"))["adam"]
+LABORATORY_NETWORK = "2-16-16-16-1"
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the README's table whose first heading is ``heading``."""
+    lines = README.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    table = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip().strip("*") for cell in line.strip("|").split("|")])
+    return table
+
+
+def by_optimizer(study: str, table: int) -> dict[str, list[str]]:
+    return {row[0]: list(row[1:]) for row in SUMMARIES[study].tables[table].rows}
+
+
+def default_ratios(network: str | None = None) -> dict[tuple[str, int], float]:
+    """Time of a step with default settings relative to Adam, by network and batch."""
+    found = {}
+    for cell in COST["cells"]:
+        where = cell["where"]
+        if network in (None, where["network"]):
+            (ratio,) = [row["ratio"] for row in cell["rows"] if row["name"] == "default"]
+            found[where["network"], where["batch"]] = ratio
+    return found
+
+
+def test_table_of_errors():
+    errors, samples = by_optimizer("long_memory", 0), by_optimizer("long_memory", 1)
+    problems = list(SUMMARIES["long_memory"].tables[0].heading[1:])
+    names = ["Adam", "Adam, annealed", "CorrectedAdam (default)", "CorrectedAdam (default), annealed"]
+    *table, _ = rows("problem")
+    assert [row[0] for row in table] == problems
+    for i, (_, *numbers, needed) in enumerate(table):
+        assert numbers == [errors[name][i].split()[0] for name in names]
+        total = "20,000" if "stream" in problems[i] else "80,000"
+        assert needed == f"{samples['CorrectedAdam (default)'][i]} of {total}"
+
+
+def test_samples_of_adam():
+    """What the best reference needs, and the share of it that the default needs."""
+    title = SUMMARIES["long_memory"].tables[1].heading[1:]
+    needed = by_optimizer("long_memory", 1)
+    references = [re.search(r"\((.*)\)", cell)[1] for cell in title]
+    theirs = [int(needed[name][i].replace(",", "")) for i, name in enumerate(references)]
+    ours = [int(cell.replace(",", "")) for cell in needed["CorrectedAdam (default)"]]
+    assert f"{theirs[0]:,} of 20,000" in README
+    assert f"{min(theirs[1:]):,} to {max(theirs[1:]):,} of 80,000" in README.replace("\n", " ")
+    shares = [100 * a / b for a, b in zip(ours, theirs, strict=True)]
+    assert f"{min(shares):.0f} to {max(shares):.0f} %" in README.replace("\n", " ")
+
+
+def test_cases_at_equal_learning_rate():
+    sentence = next(s for s in SUMMARIES["long_memory"].findings if "at equal α" in s and "default" in s)
+    cases, lower, higher = re.search(r"\((\d+) cells\).*lower in (\d+).*higher in (\d+)", sentence).groups()
+    assert f"lower in {lower} of {cases} cases and higher in {higher}" in README.replace("\n", " ")
+    sizes = [float(size) for size in re.findall(r"\+([\d.]+) % \(", sentence)]
+    assert f"({min(sizes):.0f} to {max(sizes):.0f} %)" in README
+    assert max(float(rate) for rate in re.findall(r"α ([\d.]+):", sentence)) <= 0.0003
+
+
+def test_numbers_of_ms_pacman():
+    errors, steps = by_optimizer("ms_pacman_memory", 0), by_optimizer("ms_pacman_memory", 1)
+    text = README.replace("\n", " ")
+    assert f"tuned Adam's final error ({errors['Adam'][1].split()[0]}) is reached" in text
+    slots, annealed = "CorrectedAdam, 1,024 slots", "CorrectedAdam, 1,024 slots, annealed"
+    assert f"after {steps[slots][0]} steps instead of {steps['Adam'][0]}" in text
+    assert f"(annealed: {steps[annealed][0]} instead of {steps['Adam, annealed'][0]})" in text
+    longer = [
+        float(steps[name][1]) / float(steps[adam][1]) for name, adam in ((slots, "Adam"), (annealed, "Adam, annealed"))
+    ]
+    assert f"in {min(longer):.1f} to {max(longer):.1f} times the time" in text
+    final = errors[annealed][1].split()[0]
+    assert final == errors["Adam, annealed"][1].split()[0] and f"({final} both)" in text
+
+
+def test_cost_of_the_study():
+    ratios = default_ratios(LABORATORY_NETWORK)
+    *_, (_, _, _, cost, annealed, _) = rows("problem")
+    assert cost == annealed == f"{min(ratios.values()):.1f} to {max(ratios.values()):.1f}"
+
+
+@pytest.mark.parametrize("row", rows("network"), ids=lambda row: row[0])
+def test_table_of_costs(row):
+    network, *ratios = row
+    batches = [1, 16, 128, 256]
+    have = default_ratios(network)
+    assert ratios == [f"{have[network, batch]:.2f}" if (network, batch) in have else "" for batch in batches]
