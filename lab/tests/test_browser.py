@@ -199,8 +199,7 @@ def test_controls_have_accessible_names(page):
     assert all(page.locator(tag).count() == 1 for tag in ("h1", "main", "nav", "footer", "body > header"))
     labels = page.locator(".chart[role=img]").evaluate_all("all => all.map((chart) => chart.ariaLabel)")
     assert labels[1] == (
-        "α = 0.5: mean squared error over steps. Last values: μ 0.107, μ* 0.0513, μ̂ ∞, μ̂ diag 0.0677, "
-        "unstale (default) 0.0563."
+        "α = 0.5: mean squared error over steps. Last values: μ 0.107, μ* 0.0513, μ̂ ∞, μ̂ diag 0.0677, μ̂ bounded 0.0563."
     )
     assert len(labels) == 5 and all(labels)
     names = page.locator("button").evaluate_all("all => all.map((button) => button.ariaLabel || button.innerText)")

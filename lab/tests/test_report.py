@@ -249,7 +249,7 @@ def test_chart_has_the_data_of_the_panel():
     made = chart(panel, legend([panel]))
     json.dumps(made, allow_nan=False)
     lines = [trace for trace in made["data"] if trace["meta"]["part"] == "line"]
-    assert [trace["name"] for trace in lines] == ["μ", "μ*", "μ̂", "μ̂ diag", "unstale (default)"]
+    assert [trace["name"] for trace in lines] == ["μ", "μ*", "μ̂", "μ̂ diag", "μ̂ bounded"]
     assert lines[0]["y"] == list(panel.series[0].y)
     assert lines[2]["y"] == list(panel.series[2].y[:31])
     assert lines[2]["customdata"][-1][1] == "∞"

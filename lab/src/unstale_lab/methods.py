@@ -59,10 +59,10 @@ METHODS: dict[str, Method] = {
     "oracle": Method("μ*", GREY, "oracle"),
     "full": Method("μ̂", BLUE, "full"),
     "diagonal": Method("μ̂ diag", GREEN, "diagonal"),
-    "default": Method("unstale (default)", PINK, "full", trust=1.0),  # the library's default for small networks
+    "default": Method("μ̂ bounded", PINK, "full", trust=1.0),  # the full correction with the library's bound
     "frozen": Method("frozen targets", OCHRE, target_every=100),
     "second_order": Method("μ̂ with second derivatives", PURPLE, "full", second_order=True),
-    "window": Method("μ̂ (window)", BLUE, "window", trust=1.0),  # the library's default for large networks
+    "window": Method("μ̂ (window)", BLUE, "window", trust=1.0),
     "adam": Method("Adam", ORANGE, adam=True),
     # "/√": divided by Adam's denominator.
     "adam_oracle": Method("μ*/√", GREY, "oracle", adam=True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 TITLE = "Correcting Momentum in Temporal Difference Learning: a reproduction"
 GLOSSARY: dict[str, str] = {
     "μ, μ*, μ̂, μ̂ diag": "standard momentum; the oracle, which recomputes all remembered gradients at the current "
-    "parameters; the paper's full correction; its diagonal approximation. “unstale (default)” is this library with its "
-    "default settings, which bound the correction.",
+    "parameters; the paper's full correction; its diagonal approximation. “μ̂ bounded” is the full correction with "
+    "this library's bound on its size.",
     "Adam, …/√": "Adam divides momentum by the root of the mean squared gradient; methods with “/√” divide their "
     "momentum by the same denominator. “literal” is the paper's recursion, which uses α μ̂ as the last step although "
     "Adam divided it; the other variants use the actual step. “window” is the full correction for large networks: it "
