@@ -100,8 +100,8 @@ def measured(records: Sequence[Record]) -> list[str]:
     diverged = int(np.isinf(unbounded).sum())
     return [
         f"Mountain Car, figure 3 of the paper: after {table.at[-1]:,.0f} steps corrected momentum (with this "
-        f"library's bound) ended at an error of {_format_iqm(ours)}, momentum at {_format_iqm(plain)}; lower in {wins} of "
-        f"{ours.shape[1]} seeds. The oracle, which evaluates past batches again, ended at "
+        f"library's bound) ended at an error of {_format_iqm(ours)}, momentum at {_format_iqm(plain)}; lower in "
+        f"{wins} of {ours.shape[1]} seeds. The oracle, which evaluates past batches again, ended at "
         f"{_format_iqm(errors['oracle'])}. The paper's correction, which has no bound, diverged in {diverged} of "
         f"{unbounded.size} runs. (Interquartile means over {len(table.settings)} settings and {ours.shape[1]} seeds.)"
     ]
