@@ -778,6 +778,22 @@ def test_cleared_batches_are_forgotten_whether_they_were_chosen_or_not(base, cle
         assert plan_unknown or plan_of(optimizer) == plan_of(plain)
 
 
+@pytest.mark.parametrize("other", [SPARSE, dict(correction="none")], ids=["reservoir", "none"])
+def test_batches_cleared_in_place_are_forgotten_by_all_groups(other):
+    """Also where a group has chosen nothing of them."""
+    model, twin = twins(mlp)
+    optimizer, plain = (
+        OPTIMIZERS["sgd"]([dict(params=m[:2], seed=1, **other), dict(params=m[2:], correction="dense")])
+        for m in (model, twin)
+    )
+    one, two = Stream(), Stream()
+    for _ in range(6):
+        optimizer.backward(*Stream(seed=9).batch(model)())
+        for p in model.parameters():
+            p.grad.zero_()
+        assert_near(train(model, optimizer, one), train(twin, plain, two), 1e-12)
+
+
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 @every_base
 def test_a_skipped_step_has_never_been(base, what, few_slots):
