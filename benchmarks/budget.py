@@ -5,10 +5,11 @@
 Measures the time of a whole training step relative to Adam, for MLPs of several widths, batches and numbers of slots,
 and prints it beside the prediction of `unstale.corrections.select`,
 
-    ratio = FIXED_COST + 3 K n / (OVERHEAD + 6 m n)
+    ratio = FIXED_COST + K (3 n + SLOT_NUMBER_WORK s) / (OVERHEAD + 6 m n)
 
-for `K` slots, `n` parameters and batches of `m`. *every* is the number of steps between samples that enter, which the
-prediction ignores. The last line has the constants that fit the measurements best.
+for `K` slots of `s` numbers each, `n` parameters and batches of `m`: what `slots_within` solves for `K`. *every* is the
+number of steps between samples that enter, which the prediction ignores. The last line has the constants that fit the
+measurements best. DENSE_ENTRY_WORK is not fitted here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from itertools import product
+from operator import mul
 from typing import NamedTuple
 
 import torch
@@ -24,7 +27,7 @@ from data import pool
 from models import INPUTS, mlp, size
 from steps import Candidate
 
-from unstale.corrections.select import FIXED_COST, OVERHEAD
+from unstale.corrections.select import FIXED_COST, OVERHEAD, SLOT_NUMBER_WORK, slot_numbers
 
 WIDTHS, BATCHES, SLOTS = (16, 64, 128), (1, 16, 128), (64, 256, 1024, 4096)
 STEPS_PER_TURN = 100  # a multiple of all intervals at which samples enter
@@ -34,31 +37,51 @@ class Measurement(NamedTuple):
     """The measured cost of a step with ``slots`` slots, relative to Adam."""
 
     parameters: int
+    slot_numbers: int  # stored per sample in a slot
     batch: int
     slots: int
     every: int  # steps between samples that enter
     ratio: float
 
 
-def predicted(found: Measurement, overhead: float, fixed_cost: float) -> float:
+class Constants(NamedTuple):
+    """The constants of the prediction, for one kind of device."""
+
+    overhead: float
+    slot_number_work: float
+    fixed_cost: float
+
+
+def current_constants(device: str) -> Constants:
+    """Return the constants of `unstale.corrections.select`."""
+    return Constants(OVERHEAD[device], SLOT_NUMBER_WORK, FIXED_COST)
+
+
+def predicted(found: Measurement, constants: Constants) -> float:
     """Return the predicted cost of the measured step."""
-    return fixed_cost + marginal(found, overhead)
+    uncorrected = constants.overhead + 6 * found.batch * found.parameters
+    slot_work = 3 * found.parameters + constants.slot_number_work * found.slot_numbers
+    return constants.fixed_cost + found.slots * slot_work / uncorrected
 
 
-def marginal(found: Measurement, overhead: float) -> float:
-    """Return the predicted share of the slots in the cost."""
-    return 3 * found.slots * found.parameters / (overhead + 6 * found.batch * found.parameters)
+def fit(found: list[Measurement], start: Constants) -> Constants:
+    """Return the constants with the smallest mean squared logarithm of predicted / measured.
 
+    Constants are multiplied and divided in turn by factors that become smaller, as long as that reduces the error.
+    """
 
-def fit(found: list[Measurement]) -> tuple[float, float]:
-    """Return the ``OVERHEAD`` and ``FIXED_COST`` with the smallest mean squared logarithm of predicted / measured."""
+    def error(constants: Constants) -> float:
+        return statistics.fmean(math.log(predicted(each, constants) / each.ratio) ** 2 for each in found)
 
-    def error(constants: tuple[float, float]) -> float:
-        return statistics.fmean(math.log(predicted(each, *constants) / each.ratio) ** 2 for each in found)
-
-    overheads = [10 ** (exponent / 10) for exponent in range(50, 121)]
-    fixed_costs = [1 + tenth / 10 for tenth in range(41)]
-    return min(((overhead, fixed) for overhead in overheads for fixed in fixed_costs), key=error)
+    best, factor = start, 2.0
+    while factor > 1.001:
+        scales = [scale for scale in product((1 / factor, 1.0, factor), repeat=3) if scale != (1, 1, 1)]
+        tried = min((Constants(*map(mul, best, scale)) for scale in scales), key=error)
+        if error(tried) < error(best):
+            best = tried
+        else:
+            factor **= 0.5
+    return best
 
 
 def measure_slots(
@@ -70,9 +93,17 @@ def measure_slots(
     candidates = [Candidate("Adam", kind="Adam")]
     candidates += [Candidate(f"{number} slots", "reservoir", kind="Adam", slots=number) for number in slots]
     rows = measure(candidates, model, pool(samples, [INPUTS], device), None, seconds, STEPS_PER_TURN)
+    numbers = slot_numbers(list(model.parameters()))
     return [
-        Measurement(size(model), samples, row["plan"]["slots"], row["plan"]["every"], row["ratio"]) for row in rows[1:]
+        Measurement(size(model), numbers, samples, row["plan"]["slots"], row["plan"]["every"], row["ratio"])
+        for row in rows[1:]
     ]
+
+
+def format_constants(constants: Constants) -> str:
+    """Return the constants under their names in `unstale.corrections.select`."""
+    overhead, slot_number_work, fixed_cost = constants
+    return f"OVERHEAD = {overhead:.1e}, SLOT_NUMBER_WORK = {slot_number_work:.0f}, FIXED_COST = {fixed_cost:.1f}"
 
 
 def main() -> None:
@@ -82,6 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     device = torch.device(options.device)
+    constants = current_constants(device.type)
     found: list[Measurement] = []
     print("| n | batch | slots | every | predicted | measured |\n| --- | --- | --- | --- | --- | --- |")
     for width in WIDTHS[:1] if options.quick else WIDTHS:
@@ -89,13 +121,11 @@ def main() -> None:
             slots, seconds = (SLOTS[:2], 2.0) if options.quick else (SLOTS, 15.0)
             for each in measure_slots(width, samples, slots, device, seconds):
                 found.append(each)
-                expected = predicted(each, OVERHEAD[device.type], FIXED_COST)
+                expected = predicted(each, constants)
                 sizes = f"{each.parameters:,} | {each.batch} | {each.slots:,} | {each.every}"
                 print(f"| {sizes} | {expected:.2f} | {each.ratio:.2f} |", flush=True)
     if not options.quick:
-        overhead, fixed_cost = fit(found)
-        print(f"\nOVERHEAD = {OVERHEAD[device.type]:.1e}, FIXED_COST = {FIXED_COST:.1f}")
-        print(f"fitted:    {overhead:.1e},              {fixed_cost:.1f}")
+        print(f"\n{format_constants(constants)}\nfitted: {format_constants(fit(found, constants))}")
 
 
 if __name__ == "__main__":

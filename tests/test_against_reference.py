@@ -141,8 +141,8 @@ def test_literal_recursion_equals_displacement_under_plain_sgd(correction):
 def test_dense_and_window_agree_over_200_steps(problem, trust):
     make, draw = (lambda: mlp(8), vector) if problem == "mlp" else (ConvNet, image)
     model, twin = twins(make)
-    first = unstale.CorrectedAdam(model, lr=3e-3, correction="dense", trust=trust)
-    second = unstale.CorrectedAdam(twin, lr=3e-3, correction="window", trust=trust, horizon=200)
+    first = unstale.CorrectedAdam(model, lr=3e-3, betas=(0.9, 0.999), correction="dense", trust=trust)
+    second = unstale.CorrectedAdam(twin, lr=3e-3, betas=(0.9, 0.999), correction="window", trust=trust, horizon=200)
     one, two = Stream(draw=draw), Stream(draw=draw)
     for _ in range(200):
         for optimizer, net, stream in ((first, model, one), (second, twin, two)):

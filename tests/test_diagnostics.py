@@ -10,9 +10,12 @@ from problems import Stream, linear, mlp, parameters_of, twins
 from reference import Reference, block_mask, derivatives, diagonal_mask, flat, gradient_of, half_squared, per_sample
 
 import unstale
-from unstale.diagnostics import Monitor, read, skipped_steps
+from unstale.corrections import describe
+from unstale.diagnostics import GroupReading, Monitor, read, skipped_steps
+from unstale.momentum import MEMORY_SHARE
 
 BETA = 0.8
+SPARSE = dict(correction="reservoir", slots=4, seed=1)  # nothing of the first batch enters
 
 
 def huber(residual):
@@ -150,10 +153,11 @@ def test_horizon_and_every(horizon, every):
     assert found.agreement == pytest.approx(mean([kept[number - 1].agreement() for number in chosen]), abs=1e-12)
 
 
-def test_ages_are_steps_where_gradients_are_accumulated():
+@pytest.mark.parametrize("options", [dict(correction=name) for name in ("auto", "none")] + [SPARSE], ids=str)
+def test_ages_are_steps_where_gradients_are_accumulated(options):
     """Momentum weighs both halves of a step alike, by β to the steps since."""
     model, _ = twins(mlp)
-    optimizer = OPTIMIZERS["sgd"](model)
+    optimizer = OPTIMIZERS["sgd"](model, **options)
     monitor, stream, kept = Monitor(optimizer), Stream(), []
     for step in range(4):
         for _ in range(2):
@@ -356,8 +360,78 @@ def test_groups_are_read_one_by_one():
 
 def test_reading_before_the_first_step():
     optimizer = OPTIMIZERS["sgd"](mlp())
-    assert read(optimizer) == [(0.0, 0.0, 0, "auto")]
+    assert read(optimizer) == [GroupReading(0.0, 0.0, 0, "auto", BETA, "")]
     assert skipped_steps(optimizer) == 0
+
+
+def test_read_says_what_beta_is_and_what_was_chosen():
+    """Also of a state that was loaded, before its next batch."""
+    model, twin = twins(mlp)
+    optimizer, stream = unstale.CorrectedSGD(model, lr=0.01, correction="reservoir", slots=100), Stream()
+    assert read(optimizer)[0].beta == 0.9
+    for _ in range(2):
+        optimizer.backward(stream.batch(model))
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.state_of("group 0")["step"].fill_(1000.0)
+    resumed = unstale.CorrectedSGD(twin, lr=0.01, correction="reservoir", slots=100)
+    resumed.load_state_dict(optimizer.state_dict())
+    for each in (optimizer, resumed):
+        (found,) = read(each)
+        assert found.beta == each.momentum_beta == pytest.approx(1 - 1 / (MEMORY_SHARE * 1001))
+        assert found.chosen == describe(optimizer.state_of("group 0")["plan"], None)
+        assert (
+            found.chosen.startswith("reservoir of 99 slots, 3 samples every 10 steps")
+            and "β grows to 0.995" in found.chosen
+        )
+
+
+def test_groups_have_their_own_beta_and_choice():
+    model, _ = twins(mlp)
+    optimizer = unstale.CorrectedSGD(
+        [{"params": model[:2], "beta": 0.7, "correction": "window"}, {"params": model[2:]}], lr=0.1, beta=0.8
+    )
+    optimizer.backward(Stream().batch(model))
+    assert [found.chosen for found in read(optimizer)] == ["", ""]  # no step has been made
+    optimizer.step()
+    first, second = read(optimizer)
+    assert (first.beta, second.beta) == (0.7, 0.8)
+    assert first.chosen == f"window of {unstale.corrections.default_horizon(0.7)} batches"
+    assert second.chosen.startswith("dense (a ") and "within the budget" in second.chosen
+
+
+def chosen_lines(optimizer):
+    return [line.strip() for line in repr(optimizer).splitlines() if line.startswith(("    chosen:", "    group "))]
+
+
+def test_repr_says_what_was_chosen():
+    """Nothing before the first batch; then what was decided, also after loading."""
+    model, twin = twins(mlp)
+    optimizer, resumed = (unstale.CorrectedAdam(m, lr=0.01) for m in (model, twin))
+    assert chosen_lines(optimizer) == []
+    assert "correction: auto" in repr(optimizer)
+    optimizer.backward(Stream().batch(model))
+    (line,) = chosen_lines(optimizer)
+    optimizer.step()
+    assert chosen_lines(optimizer) == [line] == [f"chosen: {read(optimizer)[0].chosen}"]
+    assert line.startswith("chosen: dense") and "β grows to" in line and "matrix is within the budget" in line
+    assert repr(optimizer).splitlines()[-1] == ")"
+    resumed.load_state_dict(optimizer.state_dict())
+    assert chosen_lines(resumed) == [line]
+
+
+def test_repr_has_a_line_for_every_group():
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](
+        [
+            {"params": model[:2], "correction": "diagonal"},
+            {"params": model[2:4], "correction": "none"},
+            {"params": model[4:], "correction": "window", "horizon": 3},
+        ]
+    )
+    assert chosen_lines(optimizer) == []
+    optimizer.backward(Stream().batch(model))
+    assert chosen_lines(optimizer) == ["group 0: diagonal", "group 2: window of 3 batches"]  # nothing to decide in 1
 
 
 @pytest.mark.parametrize(("size", "expected"), [(3, "dense"), (40, "window")])

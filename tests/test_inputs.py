@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 
@@ -281,22 +282,65 @@ def test_step_before_backward(base, correction):
         optimizer.step()
 
 
-@every_correction
-def test_two_batches_of_different_sizes_in_one_step(correction):
-    """Refused whole: the step goes on with the first alone."""
+class Joined:
+    """Several batches as one, whose mean loss is the sum of their mean losses."""
+
+    def __init__(self, batches, sizes):
+        self.batches = batches
+        self.factors = torch.cat([torch.full((m,), sum(sizes) / m) for m in sizes])
+
+    def __call__(self):
+        predictions, targets = zip(*(batch() for batch in self.batches), strict=True)
+        return torch.cat(predictions), torch.cat(targets)
+
+
+class JoinedReference(Reference):
+    def evaluate(self, batch):
+        prediction, target, slope, curvature = super().evaluate(batch)
+        return prediction, target, slope * batch.factors, curvature * batch.factors
+
+
+@pytest.mark.parametrize(
+    "sizes", [[(3, 5)], [(3, 5), (5, 3), (2, 1, 3), (8,)]], ids=["the same in every step", "changing"]
+)
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+@pytest.mark.parametrize("correction", [*CORRECTIONS, "reservoir"])
+def test_batches_of_different_sizes_in_one_step(correction, base, sizes):
+    """Gradients add up: a step on the sum of the mean losses."""
     model, twin = twins(mlp)
-    optimizer, other = (OPTIMIZERS["sgd"](m, correction=correction) for m in (model, twin))
+    parameters = list(twin.parameters())
+    n = sum(p.numel() for p in parameters)
+    masks = {
+        "none": torch.zeros(n, n),
+        "diagonal": diagonal_mask(parameters),
+        "blocks": block_mask([p.numel() for p in parameters]),
+    }
+    options = dict(slots=4000) if correction == "reservoir" else dict(horizon=100)
+    if base == "sgd":
+        optimizer = unstale.CorrectedSGD(model, lr=0.1, beta=0.8, correction=correction, **options)
+    else:
+        optimizer = unstale.CorrectedAdam(model, lr=0.1, betas=(0.8, 0.99), eps=1e-3, correction=correction, **options)
+    reference = JoinedReference(
+        parameters, 0.1, 0.8, mask=masks.get(correction), trust=1.0, oracle=correction == "oracle",
+        base=base, beta2=0.99, eps=1e-3,
+    )  # fmt: skip
+    if correction == "reservoir":  # generations of 8 samples, so that all samples of a step enter
+        optimizer.backward(Stream(m=8).batch(model))
+        optimizer.zero_grad()
     one, two = Stream(), Stream()
-    optimizer.backward(one.batch(model))
-    before = snapshot(model, optimizer)
-    with pytest.raises(ValueError, match=r"a batch of 3 after one of 4 in the same step.*step\(\) and zero_grad\(\)"):
-        optimizer.backward(Stream(m=3).batch(model))
-    assert_same(snapshot(model, optimizer), before)
-    optimizer.step()
-    optimizer.zero_grad()
-    train(twin, other, two)
-    assert torch.equal(parameters_of(model), parameters_of(twin))
-    train(model, optimizer, Stream(m=3))  # in a step of its own it is welcome
+    for _, step_sizes in zip(range(8), itertools.cycle(sizes), strict=False):
+        batches = []
+        for one.m in step_sizes:
+            optimizer.backward(one.batch(model))
+            two.m = one.m
+            batches.append(two.batch(twin))
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(Joined(batches, step_sizes))
+        torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
+    if correction == "reservoir":  # nothing was left out
+        samples, every, newest, pool = optimizer.state_of("group 0")["plan"]["reservoir"]
+        assert (samples, every) == (8, 1) and newest + pool >= 8
 
 
 @every_base
@@ -420,6 +464,27 @@ def test_nonfinite_is_skipped_and_counted(correction, where, number):
         warnings.simplefilter("ignore")  # past batches of an oracle are not saved
         other.load_state_dict(optimizer.state_dict())
     assert skipped_steps(other) == 3
+
+
+@pytest.mark.parametrize("correction", [*CORRECTIONS, "reservoir"])
+def test_a_step_with_one_bad_batch_is_skipped_whole(correction):
+    """Also if good batches come before and after it, and whether their samples enter or not."""
+    model, _ = twins(mlp)
+    options = dict(slots=4, seed=1) if correction == "reservoir" else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", unstale.FewSlotsWarning)
+        optimizer = unstale.CorrectedSGD(model, lr=0.1, correction=correction, on_nonfinite="skip", **options)
+        stream = Stream()
+        for step in range(6):
+            before = parameters_of(model)
+            optimizer.backward(stream.batch(model))
+            if step % 2:
+                optimizer.backward(poisoned(model, "reward", NAN))
+            optimizer.backward(stream.batch(model))
+            optimizer.step()
+            optimizer.zero_grad()
+            assert torch.equal(parameters_of(model), before) == bool(step % 2)
+    assert skipped_steps(optimizer) == 3
 
 
 @pytest.mark.parametrize("mode", ["raise", "skip"])

@@ -15,7 +15,7 @@ from torch import nn
 import unstale
 from unstale._options import DEFAULTS
 from unstale.corrections import ReservoirPlan, Sizes, default_horizon, make_plan, select, slot_numbers, too_few_slots
-from unstale.momentum import growing_beta
+from unstale.momentum import MEMORY_SHARE, growing_beta
 
 
 def sizes_of(parameters=300, batch=4, slot_numbers=None, device="cpu", itemsize=4):
@@ -31,19 +31,23 @@ ATARI = dict(parameters=1_700_000, slot_numbers=40_000)
 
 # Settings, β, sizes; the correction, and the steps between batches that enter a dense matrix.
 CHOICES = {
-    "small": ({}, None, {}, "dense", 1),
+    "small": ({}, None, {}, "dense", 2),
+    "small, small batches": ({}, None, dict(batch=2), "dense", 1),
     "small, large batches": ({}, None, dict(batch=32), "dense", 5),
     "small, medium batches": ({}, None, dict(batch=7), "dense", 2),
     "small, short memory": ({}, 0.9, dict(batch=32), "dense", 1),
     "small, given β": ({}, 0.999, dict(batch=32), "dense", 5),
     "medium": ({}, None, dict(parameters=5_000, batch=16), "reservoir", 1),
-    "medium, short memory": ({}, 0.8, dict(parameters=5_000, batch=8), "window", 1),
-    "medium, long memory": ({}, 0.99, dict(parameters=5_000, batch=8), "reservoir", 1),
+    "medium on a GPU": ({}, None, dict(parameters=5_000, batch=16, device="cuda"), "dense", 5),
+    "medium, large budget": (dict(budget=100.0), None, dict(parameters=5_000, batch=16), "dense", 5),
+    "medium, short memory": ({}, 0.8, dict(parameters=5_000, batch=8, slot_numbers=500), "window", 1),
+    "medium, long memory": ({}, 0.99, dict(parameters=5_000, batch=8, slot_numbers=500), "reservoir", 1),
     "large": ({}, None, dict(ATARI, batch=32), "reservoir", 1),
     "large on a GPU": ({}, None, dict(ATARI, batch=32, device="cuda"), "reservoir", 1),
     "large, few samples still count": ({}, 0.0, dict(ATARI, batch=32), "window", 1),
     "few slots": (dict(slots=64), None, dict(parameters=5_000), "reservoir", 1),
-    "many slots": (dict(slots=100_000), None, dict(parameters=5_000, batch=16), "dense", 5),
+    "many slots": (dict(slots=100_000), None, dict(parameters=5_000, batch=16), "reservoir", 1),
+    "small, few slots": (dict(slots=64), None, {}, "dense", 2),
     "second derivatives": (dict(second_order=True), None, dict(parameters=5_000, batch=16), "dense", 5),
     "refreshed": (dict(refresh=(1, 2)), None, {}, "window", 1),
     "as told: dense": (dict(correction="dense"), None, dict(batch=64), "dense", 1),
@@ -68,17 +72,17 @@ def test_choices(case):
 @pytest.mark.parametrize(
     ("settings", "sizes", "memory"),
     [
-        (dict(correction="dense"), {}, 1000),
+        (dict(correction="dense"), {}, select.MAX_MEMORY),
         (dict(correction="reservoir", slots=256), dict(batch=4), 512),
-        (dict(correction="reservoir", slots=4096), dict(batch=4), 1000),
+        (dict(correction="reservoir", slots=4096), dict(batch=4), select.MAX_MEMORY),
         (dict(correction="reservoir", slots=16), dict(batch=32), 10),
         (dict(correction="window"), {}, 10),
         (dict(refresh=(1,)), {}, 10),
-        ({}, {}, 1000),
+        ({}, {}, select.MAX_MEMORY),
     ],
 )
 def test_longest_memory_where_beta_is_left_out(settings, sizes, memory):
-    """As long as the slots allow, up to 1000 steps; a window has the usual one."""
+    """As long as the slots allow, up to ``MAX_MEMORY``; a window has the usual one."""
     assert plan_for(None, sizes_of(**sizes), **settings)["max_memory"] == pytest.approx(memory)
 
 
@@ -106,10 +110,42 @@ def test_slots_grow_with_the_budget(device):
     sizes = sizes_of(100_000, batch=32, device=device, slot_numbers=1000)
     found = [select.slots_within(budget, sizes) for budget in (1.01, 1.5, 2, 3, 10, 100)]
     assert found == sorted(found) and found[0] == select.MIN_SLOTS
-    cost = [(3 * k * 100_000) / (select.OVERHEAD[device] + 6 * 32 * 100_000) for k in found]
-    for budget, slots, share in zip((1.01, 1.5, 2, 3, 10, 100), found, cost, strict=True):
-        assert slots & (slots - 1) == 0
-        assert slots == select.MIN_SLOTS or share <= budget - select.FIXED_COST
+    uncorrected = select.OVERHEAD[device] + 6 * 32 * 100_000
+    for budget, slots in zip((1.01, 1.5, 2, 3, 10, 100), found, strict=True):
+        one_more, ratio = (
+            select.FIXED_COST + k * (3 * 100_000 + select.SLOT_NUMBER_WORK * 1000) / uncorrected
+            for k in (slots + 128, slots)
+        )
+        assert slots % 128 == 0
+        assert slots == select.MIN_SLOTS or ratio <= budget
+        assert slots == select.MAX_SLOTS or one_more > budget
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_slots_are_at_most_a_share_of_the_longest_memory(batch):
+    found = select.slots_within(1e6, sizes_of(batch=batch))
+    most = select.MAX_SAMPLING_RATIO * select.MAX_MEMORY * batch
+    assert most - 128 < found <= most
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("batch", [1, 512])
+def test_the_largest_matrix_within_the_budget_is_dense(device, batch):
+    """Up to the size at which its entries take all of the extra work."""
+    settings, n = dict(budget=3.0), 1
+    while select.DENSE_ENTRY_WORK * (n + 1) ** 2 <= select.extra_work(3.0, sizes_of(n + 1, batch, device=device)):
+        n += 1
+    assert n > 100
+    found = [plan_for(None, sizes_of(size, batch, device=device), **settings)["correction"] for size in (n, n + 1)]
+    assert found == ["dense", "reservoir"]
+
+
+def test_extra_work_is_that_of_uncorrected_steps():
+    sizes = sizes_of(1000, batch=8)
+    assert select.extra_work(select.FIXED_COST, sizes) == 0
+    assert select.extra_work(select.FIXED_COST + 2, sizes) == pytest.approx(2 * (select.OVERHEAD["cpu"] + 6 * 8 * 1000))
+    other, cuda = (select.extra_work(3.0, sizes_of(device=device)) for device in ("mps", "cuda"))
+    assert other == cuda  # unknown devices are taken for GPUs
 
 
 def test_given_slots_are_used_whatever_they_take():
@@ -195,10 +231,10 @@ def test_advice_about_slots_is_true():
 
 
 def test_growing_beta():
-    assert [growing_beta(step, 1000) for step in (1, 100, 200)] == [0.9] * 3
-    assert growing_beta(201, 1000) > 0.9
-    assert growing_beta(4000, 1000) == pytest.approx(1 - 1 / 200)
-    assert growing_beta(20_000, 1000) == growing_beta(10**7, 1000) == 0.999
+    assert [growing_beta(step, 1000) for step in (1, 50, 100)] == [0.9] * 3
+    assert growing_beta(101, 1000) > 0.9
+    assert growing_beta(2000, 1000) == pytest.approx(1 - 1 / 200)
+    assert growing_beta(10_000, 1000) == growing_beta(10**7, 1000) == 0.999
     assert growing_beta(10**7, 50) == pytest.approx(0.98)
     assert growing_beta(10**7, 3) == 0.9  # never shorter than at the beginning
     steps = torch.tensor([1.0, 200.0, 4000.0, 1e7])
@@ -209,19 +245,20 @@ def test_growing_beta():
 
 @pytest.mark.parametrize("correction", ["auto", "dense", "reservoir"])
 def test_beta_grows_where_it_is_left_out(correction):
-    """0.9 for 200 steps, then a twentieth of the steps so far, up to what the plan allows."""
+    """0.9 for 100 steps, then a tenth of the steps so far, up to what the plan allows."""
     model, _ = twins(lambda: mlp(2))
     optimizer = unstale.CorrectedSGD(model, lr=0.01, correction=correction)
     stream, found = Stream(2), []
     assert optimizer.momentum_beta == 0.9
-    for _ in range(230):
+    for _ in range(130):
         found.append(optimizer.momentum_beta)
         train(model, optimizer, stream)
-    assert found[:200] == [0.9] * 200
-    assert found[200:] == pytest.approx([1 - 20 / step for step in range(201, 231)])
+    assert found[:100] == [0.9] * 100
+    assert found[100:] == pytest.approx([1 - 10 / step for step in range(101, 131)])
     state = optimizer.state_of("group 0")
     state["step"].fill_(1e6)
-    assert optimizer.momentum_beta == pytest.approx(1 - 1 / state["plan"]["max_memory"]) == pytest.approx(0.999)
+    assert optimizer.momentum_beta == pytest.approx(1 - 1 / state["plan"]["max_memory"])
+    assert state["plan"]["max_memory"] == select.MAX_MEMORY
 
 
 @pytest.mark.parametrize("correction", ["none", "diagonal", "blocks", "window", "oracle"])
@@ -258,7 +295,7 @@ def test_momentum_weighs_gradients_by_the_beta_of_each_step(kind):
         optimizer.backward(model(x).squeeze(-1), 0.9 * model(x + 1).squeeze(-1))
         optimizer.step()
         optimizer.zero_grad()
-        beta = 1 - 20 / step
+        beta = 1 - 1 / (MEMORY_SHARE * step)
         share = beta * share + (1 - beta)
         torch.testing.assert_close(state["mu"], share * gradient)
         assert state["mean_weight"] == pytest.approx(share, rel=1e-12)

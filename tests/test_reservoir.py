@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import itertools
 import warnings
@@ -17,6 +18,7 @@ from torch import nn
 import unstale
 from unstale.corrections import Blocks, Reservoir, ReservoirPlan, dense, plan_reservoir
 from unstale.corrections.reservoir import stratified, uniform
+from unstale.momentum import MEMORY_SHARE
 from unstale.per_sample.gradients import Linearization, merged
 
 MAX_Z = 4.5  # in standard errors; random numbers depend on the seed alone, so that a test that passes always passes
@@ -315,44 +317,119 @@ def test_plans_use_the_slots_that_help(batch, beta):
     assert plenty.slots <= batch * 8 / (1 - beta) + batch
 
 
-def test_uniform_numbers_are_uniform_and_repeat():
-    counter = torch.arange(400).unsqueeze(-1)
-    draws = torch.stack([uniform(seed, counter, 5, stream) for seed in (0, 1, 12345) for stream in (-1, 0, 1, 2)])
+SEED_LIST, STREAM_LIST = (0, 1, 2, 12345), (-1, 0, 1, 2)
+
+
+@functools.cache
+def random_numbers():
+    """Numbers by seed, stream, counter and position, ``[4, 4, 2000, 8]``."""
+    counter = torch.arange(2000).unsqueeze(-1)
+    return torch.stack(
+        [torch.stack([uniform(seed, counter, 8, stream) for stream in STREAM_LIST]) for seed in SEED_LIST]
+    )
+
+
+def test_uniform_numbers_are_in_the_unit_interval_and_do_not_repeat():
+    draws = random_numbers()
+    assert draws.dtype == torch.float64
     assert bool(((draws >= 0) & (draws < 1)).all())
-    assert draws.unique().numel() == draws.numel()  # no stream repeats another
-    each = draws.flatten(1)
-    error = (1 / 12 / each.shape[1]) ** 0.5
-    assert float((each.mean(1) - 0.5).abs().max()) < 4 * error
-    correlation = torch.corrcoef(torch.cat([each, each.roll(1, 1), each.roll(5, 1)]))
-    assert float((correlation - torch.eye(len(correlation))).abs().max()) < 0.1
+    assert draws.unique().numel() == draws.numel()  # no seed and no stream repeats another
+    again = uniform(1, torch.tensor(17), 8, stream=2)
+    assert torch.equal(again, draws[1, 3, 17])  # they depend on the arguments only
 
 
-def splitmix64(seed, counter, count, stream):
-    """The same numbers from Python's integers."""
-    found, mask = [], (1 << 64) - 1
+def test_uniform_numbers_have_the_mean_and_variance_of_uniform_ones():
+    each = random_numbers().flatten(2).flatten(0, 1)
+    count = each.shape[1]
+    assert float((each.mean(1) - 1 / 2).abs().max()) < 4 * (1 / 12 / count) ** 0.5
+    assert float((each.var(1) - 1 / 12).abs().max()) < 4 * (1 / 180 / count) ** 0.5
+
+
+# Pairs of random numbers that must be independent: neighbours along one dimension of ``random_numbers``.
+NEIGHBOURS = {"seeds": (0, 1), "streams": (1, 1), "counters": (2, 1), "counters, lag 7": (2, 7), "positions": (3, 1)}
+
+
+@pytest.mark.parametrize("neighbours", NEIGHBOURS)
+def test_neighbouring_uniform_numbers_are_not_correlated(neighbours):
+    dim, lag = NEIGHBOURS[neighbours]
+    draws = random_numbers()
+    one, other = draws.narrow(dim, 0, draws.shape[dim] - lag), draws.narrow(dim, lag, draws.shape[dim] - lag)
+    pairs = torch.stack([one.flatten(), other.flatten()])
+    error = pairs.shape[1] ** -0.5
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 4 * error
+    assert abs(float(torch.corrcoef((pairs - 0.5).abs())[0, 1])) < 4 * error
+
+
+def chi_square_z(cells, bins):
+    """Pearson's statistic of counts that are expected to be equal, in standard deviations from its mean."""
+    counts = torch.bincount(cells.flatten(), minlength=bins).double()
+    expected = counts.sum() / bins
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return (statistic - (bins - 1)) / (2 * (bins - 1)) ** 0.5
+
+
+@pytest.mark.parametrize("bins", [2, 7, 64, 1000])
+def test_uniform_numbers_fill_bins_evenly(bins):
+    cells = (random_numbers() * bins).long()
+    assert abs(chi_square_z(cells, bins)) < 4
+    assert all(abs(chi_square_z(each, bins)) < 5 for stream in cells for each in stream)
+    assert all(abs(chi_square_z(cells[..., position], bins)) < 5 for position in range(cells.shape[-1]))
+
+
+@pytest.mark.parametrize("neighbours", NEIGHBOURS)
+def test_pairs_of_uniform_numbers_fill_bins_evenly(neighbours):
+    dim, lag = NEIGHBOURS[neighbours]
+    cells = (random_numbers() * 16).long()
+    one, other = cells.narrow(dim, 0, cells.shape[dim] - lag), cells.narrow(dim, lag, cells.shape[dim] - lag)
+    assert abs(chi_square_z(16 * one + other, 256)) < 4
+
+
+def test_lowest_bits_of_uniform_numbers_are_random_too():
+    bits = (random_numbers() * 2**53).long().unsqueeze(-1) >> torch.arange(53) & 1
+    share = bits.double().flatten(0, -2).mean(0)
+    assert float((share - 0.5).abs().max()) < 4.5 * 0.5 / (bits.numel() / 53) ** 0.5
+
+
+def hashed(seed, counter, count, stream):
+    """The same numbers from Python's integers: 64 bits that wrap around, with arithmetic shifts."""
+    modulus, first, second = 1 << 64, -0x4B47D0C5A1A8F1A5, -0x2917014799A6026D
+
+    def signed(x):
+        return (x + modulus // 2) % modulus - modulus // 2
+
+    start = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) % modulus
+    for _ in range(3):
+        start = (start ^ start // 2**31) * first % modulus
+    found = []
     for k in range(count):
-        x = ((counter * count + k) * 0x9E3779B97F4A7C15 + (seed * 0x9E3779B9 + stream * 0x85EBCA6B) % (1 << 62)) & mask
-        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-        found.append(((x ^ (x >> 31)) >> 11) / 2**53)
+        x = signed(start // 4 + counter * count + k)
+        x = signed((x ^ x // 2**32) * first)
+        x = signed((x ^ x // 2**29) * second)
+        found.append((x ^ x // 2**32) % 2**53 / 2**53)
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 7, 2**40 + 1])
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 1, 2**70])
 @pytest.mark.parametrize("stream", [-1, 0, 3])
-def test_uniform_numbers_are_those_of_splitmix64(seed, stream):
+@pytest.mark.parametrize("counter", [0, 3, 10**6, 2**60])
+def test_uniform_numbers_are_those_of_the_definition(seed, stream, counter):
     """A saved run continues with the same choices on any machine and in any version."""
-    assert uniform(seed, torch.tensor(3), 4, stream).tolist() == splitmix64(seed, 3, 4, stream)
+    assert uniform(seed, torch.tensor(counter), 4, stream).tolist() == hashed(seed, counter, 4, stream)
+
+
+def test_uniform_numbers_stay_the_same_in_later_versions():
+    expected = [0.7318724700907903, 0.6951241854480374, 0.264666570307704]
+    assert uniform(1, torch.tensor(2), 3, stream=1).tolist() == expected
 
 
 @pytest.mark.parametrize(("population", "samples"), [(5, 2), (7, 3), (4, 4), (16, 5), (3, 1)])
 def test_stratified_takes_every_index_equally_often(population, samples):
     grid = (torch.arange(10_000) + 0.5) / 10_000
-    rows = torch.stack([stratified(population, samples, u.expand(samples)) for u in grid[:: 10 if samples > 1 else 1]])
+    rows = torch.stack([stratified(population, u.expand(samples)) for u in grid[:: 10 if samples > 1 else 1]])
     counts = torch.bincount(rows.flatten(), minlength=population) / len(rows)
     torch.testing.assert_close(counts, torch.full((population,), samples / population), rtol=0, atol=5e-3)
     assert bool((rows.diff(dim=1) >= 0).all())  # one in each part
-    extremes = stratified(population, samples, torch.full((samples,), 1 - 2**-53))
+    extremes = stratified(population, torch.full((samples,), 1 - 2**-53))
     assert int(extremes.max()) == population - 1
 
 
@@ -555,7 +632,7 @@ def test_a_loaded_plan_is_that_of_the_first_batch(slots, beta):
     for _ in range(10):
         assert torch.equal(train(model, optimizer, stream), train(again, resumed, other))
     fresh = OPTIMIZERS["adam"](mlp(), beta, correction="reservoir", slots=slots)
-    fresh._ready_groups()[0].choose({}, 7, 0)
+    fresh.ready_groups()[0].choose({}, 7, 0)
     assert fresh._groups[0].plan != optimizer.state_of("group 0")["plan"]
 
 
@@ -567,7 +644,7 @@ def test_momentum_beta_is_known_after_loading():
     optimizer.state_of("group 0")["step"].fill_(4000.0)
     resumed = unstale.CorrectedSGD(twin, lr=0.01)
     resumed.load_state_dict(through_a_file(optimizer.state_dict()))
-    assert resumed.momentum_beta == optimizer.momentum_beta == pytest.approx(1 - 1 / (0.05 * 4001))
+    assert resumed.momentum_beta == optimizer.momentum_beta == pytest.approx(1 - 1 / (MEMORY_SHARE * 4001))
 
 
 def assert_same_memory(one, other):
@@ -699,6 +776,22 @@ def test_cleared_batches_are_forgotten_whether_they_were_chosen_or_not(base, cle
             plain.zero_grad()
         assert_near(train(model, optimizer, one), train(twin, plain, two), 1e-12)
         assert plan_unknown or plan_of(optimizer) == plan_of(plain)
+
+
+@pytest.mark.parametrize("other", [SPARSE, dict(correction="none")], ids=["reservoir", "none"])
+def test_batches_cleared_in_place_are_forgotten_by_all_groups(other):
+    """Also where a group has chosen nothing of them."""
+    model, twin = twins(mlp)
+    optimizer, plain = (
+        OPTIMIZERS["sgd"]([dict(params=m[:2], seed=1, **other), dict(params=m[2:], correction="dense")])
+        for m in (model, twin)
+    )
+    one, two = Stream(), Stream()
+    for _ in range(6):
+        optimizer.backward(*Stream(seed=9).batch(model)())
+        for p in model.parameters():
+            p.grad.zero_()
+        assert_near(train(model, optimizer, one), train(twin, plain, two), 1e-12)
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])

@@ -37,10 +37,12 @@ BLOCKS, DIAGONAL, WINDOW, RESERVOIR, SLOTS, SELECT = (
 GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES = (
     f"src/unstale/per_sample/{name}.py" for name in ("gradients", "linearize", "layer_rules", "row_rules")
 )
-MOMENTUM, OPTIMIZER, PARAM_GROUP = (f"src/unstale/{name}.py" for name in ("momentum", "_optimizer", "_param_group"))
+MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP = (
+    f"src/unstale/{name}.py" for name in ("momentum", "_optimizer", "optimizers", "_param_group")
+)
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
-REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS = (
+REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS, INPUTS = (
     f"tests/test_{name}.py"
     for name in (
         "against_reference",
@@ -53,6 +55,7 @@ REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESER
         "fuzz",
         "reservoir",
         "plans",
+        "inputs",
     )
 )
 ENGINE = "lab/tests/test_engine.py"
@@ -127,29 +130,29 @@ MUTANTS = [
     Mutant(
         "survivors keep their weight (reservoir)",
         RESERVOIR,
-        "torch.where(is_full, 1 - 1 / self.plan.pool, 1.0)",
+        "torch.where(is_full, 1 / (1 - 1 / self.plan.pool), 1.0)",
         "torch.where(is_full, 1.0, 1.0)",
         in_reservoirs("expected_weight_at_every_age"),
     ),
     Mutant(
         "pool gains weight before it is full (reservoir)",
         RESERVOIR,
-        "torch.where(is_full, 1 - 1 / self.plan.pool, 1.0)",
-        "torch.where(is_full, 1 - 1 / self.plan.pool, 1 - 1 / self.plan.pool)",
+        "torch.where(is_full, 1 / (1 - 1 / self.plan.pool), 1.0)",
+        "torch.where(is_full, 1 / (1 - 1 / self.plan.pool), 1 / (1 - 1 / self.plan.pool))",
         (RESERVOIRS,),
     ),
     Mutant(
         "generation that moves gains weight (reservoir)",
         RESERVOIR,
-        "        flat = pool.flatten()\n",
-        "        pool.index_put_((row, each), moved)\n        flat = pool.flatten()\n",
+        "        in_pool = pool.view(-1)\n",
+        "        pool.scatter_(0, row, newest.index_select(0, oldest))\n        in_pool = pool.view(-1)\n",
         in_reservoirs("expected_weight_at_every_age"),
     ),
     Mutant(
         "first row of the pool is always replaced (reservoir)",
         RESERVOIR,
-        "stream=-1) * self.plan.pool).long()",
-        "stream=-1) * 0).long()",
+        "stream=-1).mul_(self.plan.pool).long()",
+        "stream=-1).mul_(0).long()",
         (RESERVOIRS,),
     ),
     Mutant(
@@ -162,29 +165,29 @@ MUTANTS = [
     Mutant(
         "youngest generation moves to the pool (reservoir)",
         RESERVOIR,
-        "oldest = (generation % self.plan.newest).reshape(1)",
-        "oldest = ((generation - 1) % self.plan.newest).reshape(1)",
+        "oldest = (generation % self.plan.newest).unsqueeze(0)",
+        "oldest = ((generation - 1) % self.plan.newest).unsqueeze(0)",
         in_reservoirs("newest_generations_are_all_kept"),
     ),
     Mutant("generations are not counted (reservoir)", RESERVOIR, 'memory["generation"] += 1', "pass", (RESERVOIRS,)),
     Mutant(
         "slots are lost (reservoir)",
         RESERVOIR,
-        "newest.index_copy_(0, oldest, freed.unsqueeze(0))",
+        "newest.index_copy_(0, oldest, freed)",
         "pass",
         in_reservoirs("slots_are_a_permutation"),
     ),
     Mutant(
         "inverse probability of samples is missing (reservoir)",
         RESERVOIR,
-        "Selection(rows, every * samples / wanted)",
-        "Selection(rows, float(every))",
+        "Selection(rows, self.every * samples / wanted)",
+        "Selection(rows, float(self.every))",
         (RESERVOIRS,),
     ),
     Mutant(
         "inverse probability of steps is missing (reservoir)",
         RESERVOIR,
-        "Selection(torch.arange(samples, device=device), float(every))",
+        "Selection(torch.arange(samples, device=device), float(self.every))",
         "Selection(torch.arange(samples, device=device), 1.0)",
         (RESERVOIRS,),
     ),
@@ -205,15 +208,15 @@ MUTANTS = [
     Mutant(
         "first row of every part is chosen (reservoir)",
         RESERVOIR,
-        "((parts + uniform) * (population / samples))",
-        "((parts + 0 * uniform) * (population / samples))",
+        "((parts + uniform) * (population / len(uniform)))",
+        "((parts + 0 * uniform) * (population / len(uniform)))",
         (RESERVOIRS,),
     ),
     Mutant(
         "all seeds have one phase (reservoir)",
         RESERVOIR,
-        "(step + self.seed) % every",
-        "step % every",
+        '(memory.get("step", 0) + self.seed) % self.every',
+        'memory.get("step", 0) % self.every',
         in_reservoirs("nothing_has_entered_yet"),
     ),
     Mutant(
@@ -297,11 +300,18 @@ MUTANTS = [
         in_reservoirs("same_seed_same_run"),
     ),
     Mutant(
-        "unchosen batches are not forgotten (optimizer)",
+        "batch that is not chosen is taken for cleared (optimizer)",
         PARAM_GROUP,
-        "        if self.needs_batch:\n            self._left",
-        "        if self._pending or self._whole:\n            self._left",
-        in_reservoirs("cleared_batches_are_forgotten_whether_they_were_chosen_or_not"),
+        "return not bool(now.any())",
+        "return True",
+        (f"{INPUTS}::test_a_step_with_one_bad_batch_is_skipped_whole",),
+    ),
+    Mutant(
+        "batch that is not chosen is never taken for cleared (optimizer)",
+        PARAM_GROUP,
+        "return not bool(now.any())",
+        "return False",
+        in_reservoirs("batches_cleared_in_place_are_forgotten_by_all_groups"),
     ),
     Mutant(
         "debiasing ignores that β grew (optimizer)",
@@ -314,7 +324,7 @@ MUTANTS = [
         "β grows without limit (optimizer)",
         PARAM_GROUP,
         'MIN_MEMORY if plan is None else plan["max_memory"]',
-        "MIN_MEMORY if plan is None else 1000.0",
+        "MIN_MEMORY if plan is None else 1e9",
         (PLANS,),
     ),
     Mutant(
@@ -334,9 +344,85 @@ MUTANTS = [
     Mutant(
         "slots exceed memory (plan)",
         SELECT,
-        'slots = min(slots, MAX_SLOT_BYTES / (sizes["slot_numbers"] * sizes["itemsize"]))',
-        "pass",
+        'max(1, min(slots, MAX_SLOT_BYTES // (sizes["slot_numbers"] * sizes["itemsize"])))',
+        "slots",
         (PLANS,),
+    ),
+    Mutant(
+        "numbers in a slot cost nothing (plan)",
+        SELECT,
+        ' + SLOT_NUMBER_WORK * sizes["slot_numbers"]',
+        "",
+        (PLANS,),
+    ),
+    Mutant(
+        "slots for more samples than the memory has (plan)",
+        SELECT,
+        '        MAX_SAMPLING_RATIO * MAX_MEMORY * sizes["batch"],\n',
+        "",
+        (PLANS,),
+    ),
+    Mutant(
+        "slots are not a multiple of 128 (plan)",
+        SELECT,
+        "math.floor(slots / 128) * 128",
+        "math.floor(slots)",
+        (PLANS,),
+    ),
+    Mutant("fixed cost is ignored (plan)", SELECT, "(budget - FIXED_COST) *", "budget *", (PLANS,)),
+    Mutant("batch size is ignored (plan)", SELECT, '(overhead + 6 * sizes["batch"] *', "(overhead + 6 *", (PLANS,)),
+    Mutant("entries of a matrix cost nothing (plan)", SELECT, "DENSE_ENTRY_WORK * n * n <=", "n * n <=", (PLANS,)),
+    Mutant(
+        "memory grows half as fast",
+        MOMENTUM,
+        "MEMORY_SHARE, MIN_MEMORY = 0.1,",
+        "MEMORY_SHARE, MIN_MEMORY = 0.05,",
+        (PLANS,),
+    ),
+    Mutant(
+        "streams are the same (hash)",
+        RESERVOIR,
+        " + stream * 0xD1B54A32D192ED03",
+        "",
+        in_reservoirs("neighbouring_uniform_numbers_are_not_correlated"),
+    ),
+    Mutant(
+        "counters overlap (hash)",
+        RESERVOIR,
+        "+ counter * count",
+        "+ counter",
+        in_reservoirs("uniform_numbers_are_in_the_unit_interval_and_do_not_repeat"),
+    ),
+    Mutant(
+        "one multiplication is missing (hash)",
+        RESERVOIR,
+        "x = (x ^ (x >> 29)) * MIXERS[1]",
+        "x = x ^ (x >> 29)",
+        in_reservoirs("uniform_numbers_are_those_of_the_definition"),
+    ),
+    Mutant(
+        "period ignores merging (dense)",
+        BLOCKS,
+        "return self.every * self.merge_every",
+        "return self.every",
+        ("lab/tests/test_cuda_graphs.py",),
+    ),
+    Mutant(
+        "mean of gradients is not debiased (Adam)",
+        OPTIMIZERS,
+        "scale = weight / math.sqrt(",
+        "scale = 1 / math.sqrt(",
+        (REFERENCE,),
+    ),
+    Mutant(
+        "mean of squares is not debiased (Adam)",
+        OPTIMIZERS,
+        "weight / math.sqrt(1 - beta2",
+        "weight / math.sqrt(1 - 0 * beta2",
+        (REFERENCE,),
+    ),
+    Mutant(
+        "ε is not debiased (Adam)", OPTIMIZERS, 'add_(weight * settings["eps"])', 'add_(settings["eps"])', (REFERENCE,)
     ),
     Mutant("few slots do not warn (plan)", SELECT, "MIN_SAMPLING_RATIO * batch * memory * 0.8", "0", (PLANS,)),
     Mutant(

@@ -13,7 +13,15 @@ import pytest
 import torch
 
 from unstale.corrections.reservoir import INTERVALS
-from unstale.corrections.select import FIXED_COST, MAX_DENSE_INTERVAL, OVERHEAD
+from unstale.corrections.select import (
+    MAX_DENSE_INTERVAL,
+    MAX_MEMORY,
+    MAX_SLOTS,
+    MIN_SLOTS,
+    OVERHEAD,
+    Sizes,
+    slots_within,
+)
 from unstale_lab import problems
 from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.training import Training
@@ -28,6 +36,7 @@ suites, report, budget, timing = map(import_module, ("suites", "report", "budget
 cell_module, models, steps, data, warmup = map(import_module, ("cell", "models", "steps", "data", "warmup"))
 
 STEPS = 25
+LONGEST = 1 - 1 / MAX_MEMORY  # β of the longest memory
 
 
 def layer_parameters(plain):
@@ -162,13 +171,13 @@ def test_adam_suite_reports_what_auto_chose(short_suites, monkeypatch):
     result = short_suites.run_adam(torch.device("cpu"), quick=True)
     rows = rows_by_name(result["cells"][0])
     assert list(rows) == ["Adam", "default", "none", "diagonal", "256 slots"]
-    assert rows["default"]["plan"]["correction"] == "dense" and rows["default"]["plan"]["beta"] == 0.999
+    assert rows["default"]["plan"]["correction"] == "dense" and rows["default"]["plan"]["beta"] == LONGEST
     assert rows["none"]["plan"] is None
     assert rows["256 slots"]["filled"] == 1
     assert rows["256 slots"]["plan"]["slots"] <= 256
     assert all(row["steps_per_turn"] == 100 for row in rows.values())
     page = report.page({"adam": {**SOURCE, **result}}, "cpu")
-    assert "| 4-3-2, n = 23, batch 8 | dense, β ≤ 0.999 |" in page
+    assert f"| 4-3-2, n = 23, batch 8 | dense, β ≤ {LONGEST:.4g} |" in page
     assert "†" not in page
 
 
@@ -263,8 +272,37 @@ def test_saved_pages_follow_from_their_json(device):
     assert report.page(json.loads(saved.read_text()), device) == saved.with_suffix(".md").read_text()
 
 
-def test_budget_fits_the_constants_of_the_prediction():
-    sizes = [(n, batch, slots) for n in (600, 9000) for batch in (1, 64) for slots in (64, 4096)]
+def budget_measurements(constants):
+    """Return measurements that follow the prediction exactly."""
+    sizes = [
+        (n, numbers, batch, slots)
+        for n, numbers in ((600, 160), (9000, 600), (30_000, 5000))
+        for batch in (1, 64)
+        for slots in (64, 512, 4096)
+    ]
     found = [budget.Measurement(*size, every=1, ratio=0.0) for size in sizes]
-    found = [each._replace(ratio=budget.predicted(each, OVERHEAD["cpu"], FIXED_COST)) for each in found]
-    assert budget.fit(found) == pytest.approx((OVERHEAD["cpu"], FIXED_COST))
+    return [each._replace(ratio=budget.predicted(each, constants)) for each in found]
+
+
+@pytest.mark.parametrize("constants", [(1e7, 200.0, 1.5), (4e8, 20.0, 2.5)])
+@pytest.mark.parametrize("device", OVERHEAD)
+def test_budget_fits_the_constants_of_the_prediction(device, constants):
+    start = budget.current_constants(device)
+    assert budget.fit(budget_measurements(start), start) == start
+    found = budget.fit(budget_measurements(budget.Constants(*constants)), start)
+    assert found == pytest.approx(constants, rel=0.03)
+
+
+@pytest.mark.parametrize("allowed", [2.5, 4.0])
+def test_budget_predicts_what_slots_are_chosen_by(allowed):
+    """The chosen number of slots is within the budget, and 128 more are not."""
+    for n, numbers, batch in ((2000, 300, 128), (9000, 600, 64), (30_000, 1000, 256)):
+        sizes = Sizes(parameters=n, slot_numbers=numbers, batch=batch, device="cpu", itemsize=4)
+        slots = slots_within(allowed, sizes)
+        assert MIN_SLOTS < slots < MAX_SLOTS
+        found = budget.Measurement(n, numbers, batch, slots, every=1, ratio=0.0)
+        within, beyond = (
+            budget.predicted(each, budget.current_constants("cpu"))
+            for each in (found, found._replace(slots=slots + 128))
+        )
+        assert within <= allowed < beyond

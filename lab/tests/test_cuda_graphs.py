@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from unstale_lab.engine import step_timer
+from unstale.corrections import Blocks, Reservoir, ReservoirPlan, Window, dense
+from unstale.per_sample.gradients import Linearization
+from unstale_lab.engine import cuda_graphs, step_timer
 from unstale_lab.engine import training as engine
 from unstale_lab.engine.cuda_graphs import GraphStepper
 from unstale_lab.engine.training import Training
@@ -21,6 +24,7 @@ class FakeBackend:
 
     def __init__(self):
         self.log, self.made, self.captured, self.in_stream = [], 0, None, False
+        self.length = 4
 
     @contextmanager
     def side_stream(self):
@@ -45,7 +49,7 @@ class FakeBackend:
         length, self.captured = self.captured, None
 
         def replay():
-            assert self.in_stream and self.made % 4 == 0
+            assert self.in_stream and self.made % self.length == 0
             self.log.append("replay")
             self.made += length
 
@@ -104,6 +108,59 @@ def test_number_of_steps(fake, advance, counts):
     for count in counts:
         advance(count)
     assert fake.made == sum(counts)
+
+
+# Corrections, and how many steps a graph of them has.
+GRAPHS = {
+    "none": (None, 10),
+    "dense": (dense(3), 10),
+    "merging dense": (dense(3, samples=1), 10),
+    "thinned, merging dense": (dense(3, every=2, samples=1), 20),
+    "dense, one batch in five": (dense(3, every=5), 10),
+    "thinned dense that merges every tenth time": (dense(3, every=5, samples=1), 50),
+    "blocks that merge every fourth time": (Blocks([3], merge_every=4), 20),
+    "reservoir": (Reservoir(ReservoirPlan(2, 25, 2, 2)), 50),
+    "window": (Window(3), 10),
+}
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_graphs_have_whole_periods_of_a_correction(case, fake, monkeypatch):
+    """So that a step that merges or lets samples enter has a fixed position in the graph."""
+    correction, length = GRAPHS[case]
+    monkeypatch.setattr(cuda_graphs, "CudaBackend", lambda: fake)
+    monkeypatch.setattr(fake, "length", length)
+    training = SimpleNamespace(theta=SimpleNamespace(is_cuda=True), correction=correction, step=fake.step)
+    advance = engine.make_stepper(training, 0)
+    assert correction is None or length % correction.period == 0
+    advance(3 * length)
+    assert fake.log == [*["step"] * length, f"capture at {length}", "replay", "replay"]
+    assert fake.made == 3 * length
+    advance(length // 2)
+    assert fake.log[-length // 2 :] == ["step"] * (length // 2)
+
+
+def test_the_period_of_a_thinned_merging_correction():
+    """One batch in two enters, and ten of them are merged."""
+    correction = Blocks([3], merge_every=10, every=2)
+    assert correction.period == 20
+    written, memory = [], {}
+    for _ in range(60):
+        chosen = correction.choose(memory, 1)
+        batch = None
+        if chosen is not None:
+            batch = Linearization.of_matrices(torch.ones(1, 3), torch.ones(1, 3), torch.ones(1), torch.ones(1))
+        before = memory["zeta"][0].clone() if memory else torch.zeros(1, 3, 3)
+        correction.update(memory, batch, torch.zeros(3), 0.9)
+        written.append(not torch.equal(memory["zeta"][0], before))
+    assert written.count(True) == 3
+    assert written[:20] == written[20:40] == written[40:]
+
+
+def test_steps_on_the_cpu_run_eagerly(fake):
+    training = SimpleNamespace(theta=torch.zeros(1), correction=None, step=lambda: fake.log.append("step"))
+    engine.make_stepper(training, 0)(25)
+    assert fake.log == ["step"] * 25
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

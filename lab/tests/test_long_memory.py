@@ -16,7 +16,14 @@ from unstale_lab.engine.training import check_settings
 from unstale_lab.experiment import SCALES, Run
 from unstale_lab.figures import curves, find, tuned
 from unstale_lab.figures.contest import Contestant, Setup, Study, holm_p, results
-from unstale_lab.figures.contest_report import findings, learning_panels, measured, rate_panels, tables
+from unstale_lab.figures.contest_report import (
+    findings,
+    learning_panels,
+    measured,
+    rate_panels,
+    samples_needed,
+    tables,
+)
 from unstale_lab.figures.long_memory import CONTESTANTS, QUICK_SETTINGS, RATES, SETUPS, STUDY
 from unstale_lab.figures.tuned import Sweep, matched_cells, mean_interval, ratio, select_setting, sweep, tune
 from unstale_lab.methods import METHODS
@@ -295,7 +302,7 @@ def test_a_growing_beta_is_compared_with_adam_at_its_usual_beta():
     assert "“CorrectedAdam (default)” (α 0.01, β grows)" in sentences[1]
     assert "against uncorrected Adam (β 0.9) at equal α" in sentences[2]
     assert re.search(r"α 0\.01: \+\d+\.\d % \(95 % CI \+\d+\.\d % to \+\d+\.\d %\), p < 0\.001", sentences[2])
-    _, setup, counts, worse = tables(study, found)
+    _, _, setup, counts, worse = tables(study, found)
     assert [row[2] for row in setup.rows] == ["0", "0.9", "grows", "grows"]
     assert len(counts.rows) == 2 and len(worse.rows) == 6 and worse.rows[0][:4] == [
         SETUP.label, "CorrectedAdam (default)", "0.001", "grows"
@@ -319,7 +326,7 @@ def test_mean_and_median_are_both_shown():
     found = results(SMALL_STUDY, make_records(error))
     entry = found[0].entries["dense"]
     assert entry.mean_error > 5 * entry.median_error
-    overview, stream, *_ = tables(SMALL_STUDY, found)
+    overview, _, stream, *_ = tables(SMALL_STUDY, found)
     assert overview.rows[3][1] == f"{entry.mean_error:.3g} ({entry.median_error:.3g})"
     row = dict(zip(stream.heading, stream.rows[2], strict=True))
     assert float(row["IQM"]) == pytest.approx(entry.median_error, rel=0.2)
@@ -357,7 +364,8 @@ def test_measured_errors_come_without_tests():
 
 def test_tables_have_all_contestants():
     found = results(SMALL_STUDY, make_records(usual_error))
-    overview, stream, batches, cells = tables(SMALL_STUDY, found)
+    overview, samples, stream, batches, cells = tables(SMALL_STUDY, found)
+    assert [row[0] for row in samples.rows] == [row[0] for row in overview.rows]
     assert [row[0] for row in overview.rows] == [c.label for c in SMALL_STUDY.contestants]
     assert overview.heading == ["optimizer", STREAM.label, SETUP.label] and overview.rows[2][1] == "–"
     assert len(stream.rows) == 3 and len(batches.rows) == 4
@@ -370,7 +378,62 @@ def test_tables_have_all_contestants():
         ours["p, Holm"] == "< 0.001" and ours["diverged"] == "0 of 10" and ours["diverged in the search"] == "0 of 45"
     )
     assert [row[:5] for row in cells.rows] == [[s.label, "Corrected Adam", "3", "3", "0"] for s in (STREAM, SETUP)]
-    assert all(len(row) == len(table.heading) for table in (overview, stream, batches, cells) for row in table.rows)
+    assert all(
+        len(row) == len(table.heading) for table in (overview, samples, stream, batches, cells) for row in table.rows
+    )
+
+
+def with_low_errors_at(result, name, points):
+    """Return the result with other curves of a contestant: below the reference's final error at these points only."""
+    entry = result.entries[name]
+    curves = np.full_like(entry.tuned.curves, 2 * result.reference.mean_error)
+    curves[points] = 0.5 * result.reference.mean_error
+    entry = replace(entry, tuned=replace(entry.tuned, curves=curves))
+    return replace(result, entries={**result.entries, name: entry})
+
+
+@pytest.mark.parametrize(
+    ("name", "points", "needed"),
+    [
+        ("dense", slice(7, None), 14 * 16),
+        ("dense", [3, 20], 6 * 16),  # the first time, even if the error rises again
+        ("dense", [0], 0),
+        ("dense", [50], 1600),
+        ("dense", [], None),
+        ("big", slice(7, None), 14 * 64),  # four times the samples per step
+        ("adam", [10], 20 * 16),
+    ],
+)
+def test_samples_until_the_error_of_the_best_reference(name, points, needed):
+    """Measurements are two steps apart."""
+    _, batches = results(SMALL_STUDY, make_records(usual_error))
+    changed = with_low_errors_at(batches, name, points)
+    assert changed.reference.contestant == ANNEALED
+    assert samples_needed(changed, changed.entries[name]) == needed
+
+
+def test_samples_are_counted_until_the_mean_over_seeds_is_low():
+    """A seed that is as low alone does not count, and one that diverges is never made up for."""
+    _, batches = results(SMALL_STUDY, make_records(usual_error))
+    changed = with_low_errors_at(batches, "dense", slice(10, None))
+    curves = changed.entries["dense"].tuned.curves
+    curves[5:10, 0] = 0.0
+    assert samples_needed(changed, changed.entries["dense"]) == 20 * 16
+    curves[10:, 1] = inf
+    assert samples_needed(changed, changed.entries["dense"]) is None
+
+
+def test_table_of_samples_needed():
+    stream, batches = results(SMALL_STUDY, make_records(usual_error))
+    found = [with_low_errors_at(stream, "dense", [25]), with_low_errors_at(batches, "dense", [])]
+    found[1] = with_low_errors_at(found[1], "big", [30])
+    table = tables(SMALL_STUDY, found)[1]
+    assert table.title == "Samples until the mean error over test seeds reaches the best reference's final error"
+    assert table.heading == ["optimizer", f"{STREAM.label} (Adam, annealed)", f"{SETUP.label} (Adam, annealed)"]
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["Corrected Adam"] == ["50", "–"]  # never in batches
+    assert rows["Adam, 4x the batch"] == ["–", "3,840"]  # no part in the stream
+    assert rows["Adam"] == ["–", "–"]
 
 
 def test_panels_show_error_over_samples():
@@ -407,7 +470,7 @@ def test_smoke_scale_from_runs_to_report(tmp_path, capsys):
     assert all(sentence in said for sentence in read_summaries(out)[0].measured)
     (summary,) = read_summaries(out)
     assert summary.claims == () and summary.verdicts == () and summary.scale == "smoke"
-    assert len(summary.findings) >= 4 and len(summary.tables) == 4 and len(summary.panels) == 4
+    assert len(summary.findings) >= 4 and len(summary.tables) == 5 and len(summary.panels) == 4
     assert "smaller than the full one" in summary.cut
     assert {record["verdict"] for record in claim_records([summary])} == {"not run"}
     markdown, page = (out / "REPORT.md").read_text("utf-8"), (out / "report.html").read_text("utf-8")

@@ -375,12 +375,12 @@ class CorrectedOptimizer(Optimizer):
     def __repr__(self) -> str:
         """The settings of all groups, and what was decided about them at the first batch."""
         lines = super().__repr__().splitlines()
-        chosen = [
-            f"    {f'group {number}' if len(self._groups) > 1 else 'chosen'}: "
-            f"{corrections.describe(group.plan, group.given_beta)}"
-            for number, group in enumerate(self._groups)
-            if group.plan is not None
-        ]
+        chosen = []
+        for number, group in enumerate(self._groups):
+            plan = group.plan or self.state_of(f"group {number}").get("plan")
+            if plan is not None:
+                name = f"group {number}" if len(self._groups) > 1 else "chosen"
+                chosen.append(f"    {name}: {corrections.describe(plan, group.given_beta)}")
         return "\n".join([*lines[:-1], *chosen, lines[-1]])
 
     def state_of(self, name: str) -> Any:

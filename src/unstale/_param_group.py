@@ -200,11 +200,12 @@ class ParamGroup:
     @property
     def was_cleared(self) -> bool:
         """Whether the gradients of the pending batches were set to None or to zero since."""
-        if self._left is None or all(p.grad is None for p in self.params.parameters):
-            return True  # nothing is pending, or nothing is left of it
-        if not bool(self._left.any()):
-            return False
-        return not bool(self.params.gradient_sample()[self._left != 0].any())
+        if all(p.grad is None for p in self.params.parameters):
+            return True
+        now = self.params.gradient_sample()
+        if self._left is None:  # nothing was chosen
+            return not bool(now.any())
+        return bool(self._left.any()) and not bool(now[self._left != 0].any())
 
     def forget_batches(self) -> None:
         self._pending.clear()

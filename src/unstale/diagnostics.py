@@ -67,7 +67,7 @@ def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
                 bounded_share=float(state.get("bounded", 0)) / max(1, steps),
                 steps=steps,
                 correction=state["plan"]["correction"] if "plan" in state else settings["correction"],
-                beta=groups[number].beta_at(steps + 1),
+                beta=groups[number].beta_at(steps + 1, state.get("plan")),
                 chosen=describe(state["plan"], groups[number].given_beta) if "plan" in state else "",
             )
         )
