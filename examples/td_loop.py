@@ -1,11 +1,13 @@
-"""A plain TD(0) training loop, and the same loop with corrected momentum.
+"""A plain TD(0) training loop with Adam, and the same loop with corrected momentum.
 
 The problem is a random walk over 19 states in a row. Walking off the left end pays -1, off the right end +1, and a
 network learns the value of each state from single transitions. Its target contains its own next value, so momentum
-averages gradients of targets that have moved since. The correction accounts for that.
+averages gradients of targets that have moved since. The correction accounts for that, which allows a long memory.
 
-    python examples/td_loop.py               # torch.optim.SGD with momentum
-    python examples/td_loop.py --corrected   # unstale.CorrectedSGD
+    python examples/td_loop.py                # torch.optim.Adam
+    python examples/td_loop.py --corrected    # unstale.CorrectedAdam
+    python examples/td_loop.py --compare      # both, over 5 seeds (half a minute)
+    python examples/td_loop.py --compare --anneal --lr 0.003
 """
 
 from __future__ import annotations
@@ -42,17 +44,14 @@ def true_values() -> Tensor:
     return torch.linalg.solve(torch.eye(STATES) - GAMMA / 2 * beside, pay)
 
 
-def main(steps: int = 2000, corrected: bool = False, seed: int = 0) -> float:
+def main(steps: int = 2000, corrected: bool = False, seed: int = 0, lr: float = 1e-3, anneal: bool = False) -> float:
     """Train, and return the mean squared error against the true values."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = nn.Sequential(nn.Linear(1, 32), nn.LeakyReLU(), nn.Linear(32, 32), nn.LeakyReLU(), nn.Linear(32, 1)).float()
 
-    # The step size is the same: torch's SGD sums gradients, the library averages them.
-    if corrected:
-        optimizer = unstale.CorrectedSGD(model, lr=0.5, beta=0.9)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = unstale.CorrectedAdam(model, lr=lr) if corrected else torch.optim.Adam(model.parameters(), lr=lr)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if anneal else 1.0, total_iters=steps)
 
     for _ in range(steps):
         state, reward, following, terminated = walk(16, generator)
@@ -63,6 +62,7 @@ def main(steps: int = 2000, corrected: bool = False, seed: int = 0) -> float:
         else:
             (0.5 * (value - target.detach()) ** 2).mean().backward()
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
 
     with torch.no_grad():
@@ -70,10 +70,24 @@ def main(steps: int = 2000, corrected: bool = False, seed: int = 0) -> float:
     return float((learned - true_values().float()).square().mean())
 
 
+def compare(steps: int = 2000, lr: float = 1e-3, anneal: bool = False, seeds: int = 5) -> None:
+    """Print the errors of both optimizers. With one seed, both start from the same weights and see the same data."""
+    for name, corrected in (("torch.optim.Adam", False), ("unstale.CorrectedAdam", True)):
+        errors = [main(steps, corrected, seed, lr, anneal) for seed in range(seeds)]
+        print(f"{name:22} {sum(errors) / seeds:.5f} ({min(errors):.5f} to {max(errors):.5f})")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corrected", action="store_true", help="use unstale.CorrectedSGD")
+    parser.add_argument("--corrected", action="store_true", help="use unstale.CorrectedAdam")
+    parser.add_argument("--compare", action="store_true", help="train with both optimizers, 5 seeds each")
+    parser.add_argument("--anneal", action="store_true", help="let the learning rate fall to 0")
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    print(f"mean squared error of the values: {main(chosen.steps, chosen.corrected, chosen.seed):.5f}")
+    if chosen.compare:
+        compare(chosen.steps, chosen.lr, chosen.anneal)
+    else:
+        error = main(chosen.steps, chosen.corrected, chosen.seed, chosen.lr, chosen.anneal)
+        print(f"mean squared error of the values: {error:.5f}")

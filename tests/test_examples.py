@@ -120,19 +120,29 @@ def test_the_examples_of_games_need_no_laboratory():
 # ------------------------------------------------------------------------------------------------------- td_loop
 
 
-@pytest.mark.parametrize("corrected, share", [(False, 0.5), (True, 0.25)])
-def test_td_loop_learns(corrected, share):
+@pytest.mark.parametrize("anneal", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_td_loop_learns(corrected, anneal):
     untrained = td_loop.main(steps=0, corrected=corrected)
-    assert td_loop.main(steps=300, corrected=corrected) < share * untrained
+    assert td_loop.main(steps=300, corrected=corrected, lr=3e-3, anneal=anneal) < 0.25 * untrained
 
 
 def test_td_loop_differs_by_the_correction_alone(monkeypatch):
-    """Without correction, the corrected optimizer makes torch's steps: lr and momentum are the same in both."""
-    plain = td_loop.main(steps=30)
-    assert td_loop.main(steps=30, corrected=True) != pytest.approx(plain, rel=1e-4)
-    corrected = unstale.CorrectedSGD
-    monkeypatch.setattr(unstale, "CorrectedSGD", lambda *a, **k: corrected(*a, correction="none", **k))
-    assert td_loop.main(steps=30, corrected=True) == pytest.approx(plain, rel=1e-4)
+    """Without correction, the corrected optimizer makes torch's steps: lr, β and schedule are the same in both."""
+    plain = td_loop.main(steps=30, anneal=True)
+    assert td_loop.main(steps=30, corrected=True, anneal=True) != pytest.approx(plain, rel=1e-4)
+    corrected = unstale.CorrectedAdam
+    monkeypatch.setattr(unstale, "CorrectedAdam", lambda *a, **k: corrected(*a, correction="none", **k))
+    assert td_loop.main(steps=30, corrected=True, anneal=True) == pytest.approx(plain, rel=1e-4)
+
+
+def test_td_loop_compares_over_seeds(capsys):
+    td_loop.compare(steps=5, seeds=2)
+    errors = [td_loop.main(steps=5, corrected=True, seed=seed) for seed in range(2)]
+    plain, corrected = capsys.readouterr().out.splitlines()
+    assert plain.split()[0] == "torch.optim.Adam"
+    expected = f"{sum(errors) / 2:.5f} ({min(errors):.5f} to {max(errors):.5f})"
+    assert corrected.split(maxsplit=1) == ["unstale.CorrectedAdam", expected]
 
 
 def test_random_walk_values_solve_their_equation():
