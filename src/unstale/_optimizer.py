@@ -42,6 +42,13 @@ from .per_sample.ownership import Trace
 STATE_FORMAT = 3
 
 
+UNRELATED_PREDICTION = (
+    "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
+    "the optimizer from the model that predicts), or reentrant checkpointing hides them (use checkpoint(..., "
+    "use_reentrant=False))."
+)
+
+
 class CorrectedOptimizer(Optimizer):
     """Corrected momentum. Subclasses define the denominator."""
 
@@ -135,6 +142,8 @@ class CorrectedOptimizer(Optimizer):
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
         is_single = len(batch.prediction) == 1 and all(group.wants_matrices for group in sampled)
+        if not self.state and not sampled:  # an unsuitable graph is refused at the first batch, chosen or not
+            self._trace(batch, [group for group in groups if group.needs_samples])
         traced = self._trace(batch, [] if is_single else sampled)
         for group in groups:
             group.settle_scaling()
@@ -166,11 +175,7 @@ class CorrectedOptimizer(Optimizer):
             return TracedBatch([batch.prediction], [Trace()])
         traced = trace_batch(batch.prediction, batch.target)
         if not any(id(p) in traced.reached for group in self._groups for p in group.params.parameters):
-            raise ValueError(
-                "prediction depends on none of this optimizer's parameters: it comes from another network, or from "
-                "a copy (make the optimizer from the model that predicts), or reentrant checkpointing hides them (use "
-                "checkpoint(..., use_reentrant=False))."
-            )
+            raise ValueError(UNRELATED_PREDICTION)
         return traced
 
     def _versions_of_hidden(self, traced: TracedBatch) -> dict[int, tuple[int, int]]:
@@ -193,7 +198,10 @@ class CorrectedOptimizer(Optimizer):
             for each in params:
                 stack.enter_context(each.hooks_disabled())
             if is_single:
-                return linearize_one(batch.prediction, batch.target, params)
+                found = linearize_one(batch.prediction, batch.target, params)
+                if found is None:
+                    raise ValueError(UNRELATED_PREDICTION)
+                return found
             found = linearize(traced, params, outputs, [group.kept_samples(samples) for group in sampled])
         if found.irregular:
             self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, samples))
@@ -338,9 +346,9 @@ class CorrectedOptimizer(Optimizer):
         state["step"] += 1
         beta = group.beta_at(float(state["step"]))
         momentum = running_mean_(state["mu"], gradient, beta)
-        if group.given_beta is None:
+        if group.is_corrected:
             state["mean_weight"] = beta * state.get("mean_weight", 0.0) + (1 - beta)
-        else:
+        else:  # as torch.optim.Adam has it, also where a scheduler changes β
             state["mean_weight"] = 1 - beta ** float(state["step"])
         if group.is_corrected:
             eta = group.eta(state, beta, self._calls)
@@ -483,7 +491,8 @@ def _copied(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, copy=True)
     if isinstance(value, dict):
-        return {key: _copied(part, "cpu" if key == "step" else device) for key, part in value.items()}
+        on_cpu = ("step", "samples")  # counters that positions and exponents are computed from
+        return {key: _copied(part, "cpu" if key in on_cpu else device) for key, part in value.items()}
     if isinstance(value, list):
         return [_copied(part, device) for part in value]
     return value

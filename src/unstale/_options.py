@@ -49,12 +49,13 @@ DOC = """
             with all of it, n×n. ``"window"``: with all of it, from the samples of the last ``horizon`` steps.
             ``"reservoir"``: with an unbiased estimate of all of it, from ``slots`` past samples, for networks of any
             size and any ``β``. ``"oracle"``: past batches are evaluated again (``backward`` then takes the batch as a
-            function). ``"auto"``: dense, window or reservoir, whichever does least work within ``budget``
-            (:func:`unstale.corrections.make_plan`). ``repr(optimizer)`` says what was chosen.
+            function). ``"auto"``: dense if its matrix is within ``budget``; else a window if the slots hold every
+            sample that still counts; else a reservoir. ``repr(optimizer)`` says what was chosen at the first batch.
         trust: bound ``κ`` on the norm of the correction, relative to that of the momentum; ``None`` for no bound.
         slots: how many past samples a reservoir keeps. Default: as many as ``budget`` allows. Too few for a given ``β``
             are noisy (:class:`unstale.FewSlotsWarning`).
-        budget: how long a step may take, relative to the uncorrected optimizer. It limits ``slots``.
+        budget: how long a step may take, relative to the uncorrected optimizer, as estimated from sizes. It limits what
+            ``"auto"`` chooses and how many slots there are; at least 128 are used, and the first costs about 1.9.
         horizon: number of batches in a window or oracle, including the newest; fixed at the first step. Default: the
             first with ``β^h < 1e-3``. :func:`unstale.paper_horizon` gives the paper's ``2/(1-β)``.
         weight_decay: decoupled weight decay, ``θ ← (1 - lr · weight_decay) θ``.
@@ -64,7 +65,7 @@ DOC = """
             ``α μ̂``, which is correct for plain SGD at a constant learning rate only; for comparison.
         second_order: keep second derivatives in the Taylor term (small models; not with ``"window"`` or
             ``"reservoir"``).
-        seed: of the samples that a reservoir chooses.
+        seed: of the choice of samples and batches, of a reservoir or of ``"auto"``.
         on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of predictions or targets, or an entry of
             ``.grad`` is not finite; or ``"skip"`` the step and count it.
 """

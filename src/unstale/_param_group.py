@@ -143,7 +143,8 @@ class ParamGroup:
         )
         plan = corrections.make_plan(self.settings, self.given_beta, sizes)
         advice = corrections.too_few_slots(plan, samples)
-        if advice:
+        is_asked_for = self.settings["slots"] is not None or self.given_beta is not None
+        if advice and is_asked_for:
             warnings.warn(advice, FewSlotsWarning, stacklevel=user_stacklevel())
         return plan
 

@@ -88,7 +88,9 @@ class _Remembered(NamedTuple):
 
 
 class Monitor:
-    """Remembers every ``every``-th batch of the last ``horizon`` steps (the paper's ``2/(1-β)`` by default).
+    """Remembers every ``every``-th batch of the last ``horizon`` steps.
+
+    The default horizon is the paper's, ``2/(1-β)``, at the ``β`` of the time when the monitor is made.
 
     Pass batches to ``backward`` as functions, so that they can be evaluated again::
 
@@ -104,8 +106,7 @@ class Monitor:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
         self._optimizer = optimizer
         self._every = every
-        self._beta = optimizer.momentum_beta
-        self._horizon = horizon or paper_horizon(self._beta)
+        self._horizon = horizon or paper_horizon(optimizer.momentum_beta)
         self._params = FlatParams([p for settings in optimizer.param_groups for p in settings["params"]])
         self._remembered: deque[_Remembered] = deque(maxlen=-(-self._horizon // every))
         self._steps = 0
@@ -137,7 +138,7 @@ class Monitor:
                 "nothing was remembered yet: give optimizer.backward() the batch as a function that returns "
                 "(prediction, target)."
             )
-        now = self._params.point()
+        now, beta = self._params.point(), self._optimizer.momentum_beta
         drifts, weights, corrected, stale = [], [], [], []
         for call, batch, point, target, step in self._remembered:
             seen = call.evaluate_again()
@@ -150,7 +151,7 @@ class Monitor:
                 drifts.append(now.new_zeros(()))
             else:
                 drifts.append((seen.target - target).square().mean().to(now))
-            weights.append(self._beta ** (self._steps - step))
+            weights.append(beta ** (self._steps - step))
         drift = torch.stack(drifts)
         weight = torch.tensor(weights).to(drift)
         return Drift(

@@ -20,8 +20,10 @@ class CorrectedSGD(CorrectedOptimizer):
     Args:
         params: parameters, parameter groups, or a module.
         lr: learning rate ``α``.
-        beta: decay of the momentum, ``β``. Momentum is damped, ``μ ← β μ + (1-β) g``, so the step size does not
-            depend on ``β``; ``torch.optim.SGD(lr=a, momentum=β)`` is ``lr = a / (1-β)`` here.
+        beta: decay of the momentum, ``β``. Default: with ``"auto"``, ``"dense"`` and ``"reservoir"`` momentum averages
+            over a tenth of the steps so far, at least 10 and at most 2,000 or what the slots allow; 0.9 otherwise.
+            Momentum is damped, ``μ ← β μ + (1-β) g``, so the step size does not depend on ``β``;
+            ``torch.optim.SGD(lr=a, momentum=β)`` is ``lr = a / (1-β)`` here.
         {options}
 
     >>> import torch, unstale
@@ -55,7 +57,9 @@ class CorrectedAdam(CorrectedOptimizer):
     Args:
         params: parameters, parameter groups, or a module.
         lr: learning rate ``α``.
-        betas: decay of the running means of the gradient and of its square, ``β₁`` and ``β₂``.
+        betas: decay of the running means of the gradient and of its square, ``β₁`` and ``β₂``. Default of ``β₁``
+            (``None``): with ``"auto"``, ``"dense"`` and ``"reservoir"`` momentum averages over a tenth of the steps so
+            far, at least 10 and at most 2,000 or what the slots allow; 0.9 otherwise.
         eps: added to the denominator, ``ε``.
         {options}
     """
@@ -111,7 +115,8 @@ class CorrectedRMSprop(CorrectedOptimizer):
     Args:
         params: parameters, parameter groups, or a module.
         lr: learning rate.
-        beta: decay of the momentum, ``β``.
+        beta: decay of the momentum, ``β``. Default: with ``"auto"``, ``"dense"`` and ``"reservoir"`` momentum averages
+            over a tenth of the steps so far, at least 10 and at most 2,000 or what the slots allow; 0.9 otherwise.
         alpha: decay of the running mean of the squared gradient.
         eps: added to the denominator, ``ε``.
         {options}

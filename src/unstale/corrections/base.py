@@ -22,7 +22,7 @@ Replay = Callable[[], Any]
 
 
 class Selection(NamedTuple):
-    """Samples of a batch, by their indices (None: all), and the inverse of the probability that each was chosen."""
+    """Samples of a batch, by their indices (None: all), and the inverse of how often each is expected among them."""
 
     rows: Tensor | None
     inverse_probability: float
@@ -34,11 +34,11 @@ class Correction(ABC):
     needs_per_sample_gradients: ClassVar[bool] = True
     needs_displacement: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
-    every: int = 1  # only one in so many batches is needed
+    every: int = 1  # every n-th batch is needed only
 
     @property
     def period(self) -> int:
-        """After so many steps the same operations come again, as a CUDA graph of steps needs it."""
+        """The number of steps after which the same operations are repeated; a CUDA graph holds a multiple of it."""
         return self.every
 
     def choose(

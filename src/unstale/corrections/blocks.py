@@ -36,8 +36,8 @@ class Blocks(Correction):
     written next. With ``merge_every`` above 1, that many batches are buffered before they are added to it in one matrix
     product; until then ``d`` is multiplied with their samples. The result is the same.
 
-    With ``every`` above 1, only one in so many batches enters ``ζ``, with that many times the weight: an unbiased
-    estimate that needs per-sample gradients less often.
+    With ``every`` above 1, only every n-th batch enters ``ζ``, with n times the weight: over seeds an unbiased
+    estimate, which needs per-sample gradients less often.
     """
 
     def __init__(self, sizes: Sequence[int], merge_every: int = 1, every: int = 1, seed: int = 0) -> None:

@@ -7,8 +7,8 @@ A *generation* is a few samples of one batch. One enters every few steps, in two
   with a probability of ``1 - 1/P``, if the pool has room for ``P`` generations.
 
 Every sample has the weight that it has in the full correction, ``(1-β) βᵃ c_k`` at age ``a``, divided by the
-probability that it is present. So ``η`` is an unbiased estimate of the full correction, for any ``β`` and any number of
-slots. Only the *change* of past gradients is estimated; the momentum itself averages all gradients.
+probability that it is present. So, over seeds, ``η`` is an unbiased estimate of the full correction, for any ``β`` and
+any number of slots. Only the *change* of past gradients is estimated; the momentum itself averages all gradients.
 
 New samples contribute little, because their residuals have not shifted yet. That is why few of them are enough, and why
 they need no large share of the slots.
@@ -33,8 +33,8 @@ NEWEST_SPAN, POOL_SPAN = 1.0, 1.0
 MAX_NEWEST_SPAN = 6.9  # after which weights are below a thousandth
 # At least one of the newest generations, and two in the pool, one of which is replaced.
 MIN_GENERATIONS = 3
-# Generations in a memory of average length; and the steps between them, if batches are large enough. Per-sample
-# gradients in one step in five cost less than half a step; early in training a memory is ten steps long.
+# Generations in a reservoir; and the steps between them before rounding, if batches are large enough. Often enough for
+# a memory of ten steps, as it is early in training; and rarely enough, because per-sample gradients cost two steps.
 GENERATIONS, MIN_INTERVAL, MAX_INTERVAL = 32, 6.0, 10.0
 # Steps between generations are a divisor of 100, so that steps can be recorded in groups as a CUDA graph.
 INTERVALS = (1, 2, 4, 5, 10, 20, 25, 50, 100)

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
+from ..momentum import MIN_MEMORY
 from .base import Correction
 from .blocks import Blocks, dense
 from .diagonal import Diagonal
@@ -36,8 +37,7 @@ DEFAULT_BETA = 0.9
 MAX_MEMORY = 2000.0  # steps
 # A reservoir with fewer slots than this share of the samples in the momentum's memory is noisy.
 MIN_SAMPLING_RATIO = 1 / 8
-# More slots than this share would need per-sample gradients in almost every step.
-MAX_SAMPLING_RATIO = 0.2
+MAX_SAMPLING_RATIO = 0.4
 # A dense matrix made from this many samples is as good as one of all samples.
 ENOUGH_SAMPLES = 3000
 MAX_DENSE_INTERVAL = 5  # in steps
@@ -45,6 +45,7 @@ MAX_DENSE_INTERVAL = 5  # in steps
 DEFAULT_BUDGET = 2.5
 MIN_SLOTS, MAX_SLOTS = 128, 4096
 MAX_SLOT_BYTES = 1 << 30  # of all slots, unless their number is given
+MAX_DENSE_BYTES = 1 << 28  # of a dense matrix, unless it is asked for
 # The cost of a step in multiply-adds, fitted to times (benchmarks/budget.py): the overhead of the operations of a small
 # training step; the work per number in a slot, besides multiply-adds; the work per entry of a dense matrix, memory
 # traffic included.
@@ -104,13 +105,17 @@ def extra_work(budget: float, sizes: Sizes) -> float:
     return (budget - FIXED_COST) * (overhead + 6 * sizes["batch"] * sizes["parameters"])
 
 
-def slots_within(budget: float, sizes: Sizes) -> int:
-    """The number of slots within the budget, a multiple of 128. Each takes about ``3 n`` multiply-adds."""
+def slots_within(budget: float, sizes: Sizes, memory: float = MAX_MEMORY / 2) -> int:
+    """The number of slots within the budget, a multiple of 128. Each takes about ``3 n`` multiply-adds.
+
+    ``memory`` is that of the momentum, in steps. Slots for more than 40 % of the samples in it would need per-sample
+    gradients in more than one step in five.
+    """
     slot_work = 3 * sizes["parameters"] + SLOT_NUMBER_WORK * sizes["slot_numbers"]
     slots = min(
         MAX_SLOTS,
         extra_work(budget, sizes) / slot_work,
-        MAX_SAMPLING_RATIO * MAX_MEMORY * sizes["batch"],
+        MAX_SAMPLING_RATIO * memory * sizes["batch"],
     )
     slots = max(MIN_SLOTS, math.floor(slots / 128) * 128)
     return max(1, min(slots, MAX_SLOT_BYTES // (sizes["slot_numbers"] * sizes["itemsize"])))
@@ -130,8 +135,10 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
         sizes: of the model and the batch.
     """
     name, batch = settings["correction"], sizes["batch"]
-    slots = int(settings["slots"] or 0) or slots_within(settings["budget"], sizes)
     memory = 1 / (1 - beta) if beta is not None else MAX_MEMORY
+    slots = int(settings["slots"] or 0)
+    if not slots:
+        slots = slots_within(settings["budget"], sizes, memory if beta is not None else MAX_MEMORY / 2)
     reason = ""
     if name == "auto":
         name, reason = _choose(settings, beta, memory, slots, sizes)
@@ -160,11 +167,20 @@ def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: 
         return "dense", "second derivatives need the matrix"
     if settings["refresh"]:
         return "window", "refresh needs batches to be kept whole"
-    if DENSE_ENTRY_WORK * n * n <= extra_work(settings["budget"], sizes):
+    if settings["slots"] is None and _fits_dense(settings["budget"], sizes):
         return "dense", f"a {n:,}×{n:,} matrix is within the budget"
     if beta is not None and default_horizon(beta) * batch <= slots:
         return "window", f"{slots:,} slots hold every sample that still counts"
+    if settings["slots"] is not None:
+        return "reservoir", "slots are given"
+    if slots == MIN_SLOTS:
+        return "reservoir", f"{slots:,} slots are the fewest that are used; the budget may be exceeded"
     return "reservoir", f"{slots:,} slots are within the budget, a {n:,}×{n:,} matrix is not"
+
+
+def _fits_dense(budget: float, sizes: Sizes) -> bool:
+    entries = sizes["parameters"] ** 2
+    return entries * sizes["itemsize"] <= MAX_DENSE_BYTES and entries * DENSE_ENTRY_WORK <= extra_work(budget, sizes)
 
 
 def describe(plan: Plan, beta: float | None) -> str:
@@ -172,13 +188,15 @@ def describe(plan: Plan, beta: float | None) -> str:
     parts = [plan["correction"]]
     if plan["reservoir"] is not None:
         samples, every, newest, pool = plan["reservoir"]
-        parts = [f"reservoir of {samples * (newest + pool):,} slots, {samples} samples every {every} steps"]
+        when = "in every step" if every == 1 else f"every {every} steps"
+        parts = [f"reservoir of {samples * (newest + pool):,} slots, {samples} new samples {when}"]
     elif plan["correction"] in ("window", "oracle"):
         parts = [f"{plan['correction']} of {plan['horizon']:,} batches"]
     elif plan["every"] > 1:
         parts = [f"{plan['correction']}, one batch in {plan['every']}"]
     if beta is None:
-        parts.append(f"β grows to {1 - 1 / plan['max_memory']:.4g}")
+        longest = f"{1 - 1 / plan['max_memory']:.4g}"
+        parts.append(f"β grows to {longest}" if plan["max_memory"] > MIN_MEMORY else f"β {longest}")
     return ", ".join(parts) + (f" ({plan['reason']})" if plan["reason"] else "")
 
 

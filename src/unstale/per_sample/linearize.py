@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -98,17 +98,19 @@ def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
     return found
 
 
-def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatParams]) -> Linearized:
+def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatParams]) -> Linearized | None:
     """:func:`linearize` for a single sample, materialized: its gradients are those of its prediction and its target.
 
     No rows have to be told apart, so that any graph will do.
+
+    Returns:
+        What was found; None if the prediction does not depend on the parameters.
     """
     parameters = [p for group in groups for p in group.parameters if p.requires_grad]
     roots = [prediction] if target is None else [prediction, target]
-    found = [
-        torch.autograd.grad(root, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
-        for root in roots
-    ]
+    found = [torch.autograd.grad(root, parameters, retain_graph=True, allow_unused=True) for root in roots]
+    if all(gradient is None for gradient in found[0]):
+        return None
     by_id = [dict(zip(map(id, parameters), gradients, strict=True)) for gradients in found]
     pieces: list[tuple[SampleGradients, ...]] = []
     for group in groups:
@@ -118,9 +120,12 @@ def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[Fl
     return Linearized(pieces, {}, _all_finite([piece.tensors[1] for (piece,) in pieces]))
 
 
-def _flat_row(group: FlatParams, gradients: dict[int, Tensor]) -> Tensor:
-    """Gradients of one sample over a group, ``[1, n]``; zero for frozen parameters."""
-    return group.flat(gradients[id(p)] if p.requires_grad else torch.zeros_like(p) for p in group.parameters)[None]
+def _flat_row(group: FlatParams, gradients: Mapping[int, Tensor | None]) -> Tensor:
+    """Gradients of one sample over a group, ``[1, n]``; zero for parameters that it does not depend on."""
+    found = (gradients.get(id(p)) for p in group.parameters)
+    return group.flat(torch.zeros_like(p) if g is None else g for p, g in zip(group.parameters, found, strict=True))[
+        None
+    ]
 
 
 @torch.no_grad()
