@@ -381,7 +381,7 @@ def test_read_says_what_beta_is_and_what_was_chosen():
         assert found.beta == each.momentum_beta == pytest.approx(1 - 1 / (MEMORY_SHARE * 1001))
         assert found.chosen == describe(optimizer.state_of("group 0")["plan"], None)
         assert (
-            found.chosen.startswith("reservoir of 99 slots, 3 samples every 10 steps")
+            found.chosen.startswith("reservoir of 99 slots, 3 new samples every 10 steps")
             and "β grows to 0.995" in found.chosen
         )
 

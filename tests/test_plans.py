@@ -47,7 +47,9 @@ CHOICES = {
     "large, few samples still count": ({}, 0.0, dict(ATARI, batch=32), "window", 1),
     "few slots": (dict(slots=64), None, dict(parameters=5_000), "reservoir", 1),
     "many slots": (dict(slots=100_000), None, dict(parameters=5_000, batch=16), "reservoir", 1),
-    "small, few slots": (dict(slots=64), None, {}, "dense", 2),
+    "small, few slots": (dict(slots=64), None, {}, "reservoir", 1),
+    "as large as a GPU may": ({}, None, dict(parameters=8_000, device="cuda"), "dense", 2),
+    "too large for a matrix": ({}, None, dict(parameters=9_000, device="cuda"), "reservoir", 1),
     "second derivatives": (dict(second_order=True), None, dict(parameters=5_000, batch=16), "dense", 5),
     "refreshed": (dict(refresh=(1, 2)), None, {}, "window", 1),
     "as told: dense": (dict(correction="dense"), None, dict(batch=64), "dense", 1),
@@ -124,16 +126,21 @@ def test_slots_grow_with_the_budget(device):
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_slots_are_at_most_a_share_of_the_longest_memory(batch):
     found = select.slots_within(1e6, sizes_of(batch=batch))
-    most = select.MAX_SAMPLING_RATIO * select.MAX_MEMORY * batch
+    most = select.MAX_SAMPLING_RATIO * select.MAX_MEMORY / 2 * batch
     assert most - 128 < found <= most
+    assert select.slots_within(1e6, sizes_of(batch=batch), memory=1000) == found
+    assert select.slots_within(1e6, sizes_of(batch=batch), memory=10) == select.MIN_SLOTS
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("batch", [1, 512])
 def test_the_largest_matrix_within_the_budget_is_dense(device, batch):
-    """Up to the size at which its entries take all of the extra work."""
+    """Up to the size at which its entries take all of the extra work, or too much room."""
     settings, n = dict(budget=3.0), 1
-    while select.DENSE_ENTRY_WORK * (n + 1) ** 2 <= select.extra_work(3.0, sizes_of(n + 1, batch, device=device)):
+    while (
+        select.DENSE_ENTRY_WORK * (n + 1) ** 2 <= select.extra_work(3.0, sizes_of(n + 1, batch, device=device))
+        and 4 * (n + 1) ** 2 <= select.MAX_DENSE_BYTES
+    ):
         n += 1
     assert n > 100
     found = [plan_for(None, sizes_of(size, batch, device=device), **settings)["correction"] for size in (n, n + 1)]
@@ -347,3 +354,39 @@ def test_a_given_beta_may_follow_one_that_grew():
     assert optimizer.momentum_beta == 0.9
     train(model, optimizer, stream, 3)
     assert parameters_of(model).isfinite().all()
+
+
+def test_a_changed_beta_is_debiased_by_the_weights_of_the_mean():
+    """A scheduler that changes β does not change the scale of the step."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = unstale.CorrectedAdam(model, lr=0.0, betas=(0.9, 0.999), correction="diagonal")
+    value = torch.ones(2, 1)
+    for step in range(60):
+        if step == 50:
+            optimizer.param_groups[0]["betas"] = (0.999, 0.999)
+        optimizer.zero_grad()
+        optimizer.backward(model(value).squeeze(-1), 0.5 * model(value).squeeze(-1) + 1)
+        optimizer.step()
+        state = optimizer.state_of("group 0")
+        gradient = state["mu"] / state["mean_weight"]  # constant gradients have themselves as their mean
+        torch.testing.assert_close(gradient, model.weight.grad.flatten())
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("samples", [1, 4])
+def test_predictions_of_another_network_are_refused_at_once(samples, seed):
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    optimizer = unstale.CorrectedAdam(model, lr=0.1, seed=seed)
+    x = torch.randn(samples, 2)
+    with pytest.raises(ValueError, match="prediction depends on none of this optimizer's parameters"):
+        optimizer.backward(other(x).squeeze(-1), 0.9 * other(x).squeeze(-1))
+
+
+def test_automatic_slots_never_warn():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    optimizer = unstale.CorrectedAdam(model, lr=0.1)
+    x = torch.randn(512, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.backward(model(x).squeeze(-1), 0.9 * model(x).squeeze(-1))
+    assert optimizer.ready_groups()[0].plan["correction"] == "reservoir"

@@ -142,7 +142,7 @@ class CorrectedOptimizer(Optimizer):
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
         is_single = len(batch.prediction) == 1 and all(group.wants_matrices for group in sampled)
-        if not self.state and not sampled:  # an unsuitable graph is refused at the first batch, chosen or not
+        if not sampled and not any(self.state.values()):  # the first batch is checked, chosen or not
             self._trace(batch, [group for group in groups if group.needs_samples])
         traced = self._trace(batch, [] if is_single else sampled)
         for group in groups:

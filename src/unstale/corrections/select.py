@@ -169,8 +169,9 @@ def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: 
         return "window", "refresh needs batches to be kept whole"
     if settings["slots"] is None and _fits_dense(settings["budget"], sizes):
         return "dense", f"a {n:,}×{n:,} matrix is within the budget"
-    if beta is not None and default_horizon(beta) * batch <= slots:
-        return "window", f"{slots:,} slots hold every sample that still counts"
+    most = slots if settings["slots"] is not None else slots_within(settings["budget"], sizes)
+    if beta is not None and default_horizon(beta) * batch <= most:
+        return "window", f"{most:,} slots hold every sample that still counts"
     if settings["slots"] is not None:
         return "reservoir", "slots are given"
     if slots == MIN_SLOTS:
