@@ -33,21 +33,23 @@ def by_optimizer(study: str, table: int) -> dict[str, list[str]]:
     return {row[0]: list(row[1:]) for row in SUMMARIES[study].tables[table].rows}
 
 
-def default_ratios(network: str | None = None) -> dict[tuple[str, int], float]:
-    """Time of a step with default settings relative to Adam, by network and batch."""
-    found = {}
-    for cell in COST["cells"]:
-        where = cell["where"]
-        if network in (None, where["network"]):
-            (ratio,) = [row["ratio"] for row in cell["rows"] if row["name"] == "default"]
-            found[where["network"], where["batch"]] = ratio
-    return found
+def laboratory_range(candidate: str) -> str:
+    """The range of times of a step with the study's network, relative to Adam."""
+    cells = [cell for cell in COST["cells"] if cell["where"]["network"] == LABORATORY_NETWORK]
+    ratios = [row["ratio"] for cell in cells for row in cell["rows"] if row["name"] == candidate]
+    return f"{min(ratios):.1f} to {max(ratios):.1f}"
 
 
 def test_table_of_errors():
     errors, samples = by_optimizer("long_memory", 0), by_optimizer("long_memory", 1)
     problems = list(SUMMARIES["long_memory"].tables[0].heading[1:])
-    names = ["Adam", "Adam, annealed", "CorrectedAdam (default)", "CorrectedAdam (default), annealed"]
+    names = [
+        "Adam",
+        "Adam, annealed",
+        "CorrectedAdam (default)",
+        "CorrectedAdam (default), annealed",
+        "CorrectedAdam, reservoir of 1,024",
+    ]
     *table, _ = rows("problem")
     assert [row[0] for row in table] == problems
     for i, (_, *numbers, needed) in enumerate(table):
@@ -74,7 +76,7 @@ def test_cases_at_equal_learning_rate():
     cases, lower, higher = re.search(r"\((\d+) cells\).*lower in (\d+).*higher in (\d+)", sentence).groups()
     assert f"lower in {lower} of {cases} cases and higher in {higher}" in README.replace("\n", " ")
     sizes = [float(size) for size in re.findall(r"\+([\d.]+) % \(", sentence)]
-    assert f"({min(sizes):.0f} to {max(sizes):.0f} %)" in README
+    assert f"({min(sizes):.0f} to {max(sizes):.0f} %; single tests)" in README
     assert max(float(rate) for rate in re.findall(r"α ([\d.]+):", sentence)) <= 0.0003
 
 
@@ -93,15 +95,38 @@ def test_numbers_of_ms_pacman():
     assert final == errors["Adam, annealed"][1].split()[0] and f"({final} both)" in text
 
 
+def test_significance_against_the_best_adam():
+    answer = SUMMARIES["long_memory"].findings[0]
+    lower, higher = re.search(r"significantly lower on (\d), significantly higher on (\d)", answer).groups()
+    assert (lower, higher) == ("2", "0") and "significantly so on two" in README.replace("\n", " ")
+    diverged = next(s for s in SUMMARIES["long_memory"].findings if s.startswith("Diverged"))
+    assert re.search(r"“CorrectedAdam \(default\)” (\d+ of \d+)", diverged)[1] == "0 of 450"
+    assert "(0 of 450 runs)" in README
+
+
+@pytest.mark.parametrize(("slots", "count"), [("1,024", "four of five problems"), ("256", "one of 256 on two")])
+def test_reservoirs_against_the_best_adam(slots, count):
+    errors = by_optimizer("long_memory", 0)
+    means = {name: [float(cell.split()[0]) for cell in cells if cell != "–"] for name, cells in errors.items()}
+    adams = ["Adam", "Adam, annealed", "Adam, averaged weights 0.99", "Adam, averaged weights 0.999"]
+    best = [min(means[name][i] for name in adams) for i in range(5)]
+    wins = sum(a < b for a, b in zip(means[f"CorrectedAdam, reservoir of {slots}"], best, strict=True))
+    assert wins == {"1,024": 4, "256": 2}[slots] and count in README.replace("\n", " ")
+
+
 def test_cost_of_the_study():
-    ratios = default_ratios(LABORATORY_NETWORK)
-    *_, (_, _, _, cost, annealed, _) = rows("problem")
-    assert cost == annealed == f"{min(ratios.values()):.1f} to {max(ratios.values()):.1f}"
+    *_, (_, _, _, cost, annealed, slots, _) = rows("problem")
+    assert cost == annealed == laboratory_range("default")
+    assert slots == laboratory_range("1,024 slots")
 
 
-@pytest.mark.parametrize("row", rows("network"), ids=lambda row: row[0])
-def test_table_of_costs(row):
-    network, *ratios = row
-    batches = [1, 16, 128, 256]
-    have = default_ratios(network)
-    assert ratios == [f"{have[network, batch]:.2f}" if (network, batch) in have else "" for batch in batches]
+def test_table_of_costs():
+    expected = []
+    for cell in COST["cells"]:
+        where = cell["where"]
+        (default,) = [row for row in cell["rows"] if row["name"] == "default"]
+        plan = default["plan"]
+        chosen = f"{plan['slots']:,} slots" if plan["slots"] else plan["correction"]
+        numbers = [f"{where['parameters']:,}", str(where["batch"]), chosen, f"{plan['beta']:.4g}"]
+        expected.append([where["network"], *numbers, f"{default['ratio']:.2f}"])
+    assert rows("network") == expected
