@@ -96,7 +96,8 @@ class Reference:
         self.batches.append(batch)
         self.gradients.append(sum(slope[k] * v[k] for k in range(m)) / m)
         taylor = sum(curvature[k] * torch.outer(u[k], v[k]) for k in range(m)) / m
-        present = self.every if len(self.taylors) % self.every == 0 else 0
+        step = len(self.taylors)  # one batch of each interval is chosen, at a position that moves by one
+        present = self.every if step % self.every == (step // self.every) % self.every else 0
         self.taylors.append(taylor * self.mask * present)
         self.points.append(flat(self.parameters))
         self.squares.append(

@@ -29,7 +29,8 @@ CORRECTIONS = ["none", "diagonal", "blocks", "blocks of 7", "dense", "window", "
 def options_for(correction):
     if correction == "blocks of 7":
         return dict(correction="blocks", block_size=7)
-    return dict(correction=correction)
+    # With room for all, nothing is left out.
+    return dict(correction=correction, slots=4000) if correction == "reservoir" else dict(correction=correction)
 
 
 def mask_for(correction, parameters):
@@ -104,7 +105,9 @@ def test_follows_the_double_sum_for_any_shape(base, correction, beta, m, width, 
 def test_linear_value_function_gives_the_oracle(correction, base, schedule, weight_decay):
     """On a linear value function nothing is approximated: μ̂ = μ*, and so are the paths."""
     model, twin = twins(linear)
-    optimizer = OPTIMIZERS[base](model, 0.9, correction=correction, trust=None, horizon=50, weight_decay=weight_decay)
+    optimizer = OPTIMIZERS[base](
+        model, 0.9, **options_for(correction), trust=None, horizon=50, weight_decay=weight_decay
+    )
     reference = Reference(twin.parameters(), 0.1, 0.9, oracle=True, weight_decay=weight_decay, **REFERENCES[base])
     lrs = [0.1] * 25 if schedule == "constant" else [0.3 / (1 + t % 7) for t in range(25)]
     compare(model, twin, optimizer, reference, Stream(), steps=25, lrs=lrs, tolerance=1e-12)

@@ -390,3 +390,41 @@ def test_automatic_slots_never_warn():
         warnings.simplefilter("error")
         optimizer.backward(model(x).squeeze(-1), 0.9 * model(x).squeeze(-1))
     assert optimizer.ready_groups()[0].plan["correction"] == "reservoir"
+
+
+@pytest.mark.parametrize("optimizer", [unstale.CorrectedAdam, unstale.CorrectedRMSprop])
+@pytest.mark.parametrize("options", [{}, dict(correction="window"), dict(correction="reservoir", slots=64)], ids=str)
+@pytest.mark.parametrize("lr", [1e-4, 1e-2])
+def test_values_without_gradients_do_not_explode(optimizer, options, lr):
+    """Tabular TD from zero: a sample without an error has no scale, but a correction as soon as its target moves."""
+    table = nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(table.weight)
+    optimizer = optimizer(table, lr=lr, **options)
+    states, steps = torch.eye(3), 300
+    for step in range(steps):
+        state = step % 3
+        value, following = (
+            table(states[state : state + 1]).squeeze(-1),
+            table(states[(state + 1) % 3 :][:1]).squeeze(-1),
+        )
+        optimizer.zero_grad()
+        optimizer.backward(value, 1 + 0 * value if state == 2 else following)
+        optimizer.step()
+    largest = table.weight.detach().abs().max()
+    assert largest < 10 * lr * steps and largest < 1.5
+
+
+def test_parameters_that_a_batch_does_not_use_take_no_room():
+    """An embedding table stays a list of rows when a batch comes that does not look anything up."""
+    table, head = nn.Embedding(1000, 8), nn.Linear(8, 1)
+    optimizer = unstale.CorrectedAdam(
+        [*table.parameters(), *head.parameters()], lr=1e-3, correction="reservoir", slots=50
+    )
+    for step in range(60):
+        features = table(torch.randint(1000, (4,))) if step % 3 else torch.randn(4, 8)
+        value = head(features).squeeze(-1)
+        optimizer.backward(value, 0.5 * value + 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    stored = [t for piece in optimizer.state_of("group 0")["memory"]["pieces"] for t in piece["tensors"]]
+    assert sum(t.numel() for t in stored) < 50 * 200

@@ -141,9 +141,10 @@ class CorrectedOptimizer(Optimizer):
         sampled = [
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
-        is_single = len(batch.prediction) == 1 and all(group.wants_matrices for group in sampled)
-        if not sampled and not any(self.state.values()):  # the first batch is checked, chosen or not
+        is_first = not any(self.state.values())
+        if is_first and not sampled:  # its graph is checked, chosen or not
             self._trace(batch, [group for group in groups if group.needs_samples])
+        is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
         traced = self._trace(batch, [] if is_single else sampled)
         for group in groups:
             group.settle_scaling()

@@ -135,7 +135,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and value == value // 1 and 1 <= value < float("inf")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and value == value // 1 and 1 <= value < float("inf")
 
 
 def _one_of(name: str, group: dict[str, Any], allowed: Sequence[str]) -> None:

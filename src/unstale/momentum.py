@@ -54,6 +54,16 @@ def growing_beta(step: Any, max_memory: float) -> Any:
     return 1 - 1 / memory
 
 
+# The most that a corrected momentum may be of the root mean square of gradients, entry by entry. A parameter whose
+# gradients were all zero has no scale: its correction would be divided by next to nothing.
+MAX_ENTRY = 10.0
+
+
+def limited(direction: Tensor) -> Tensor:
+    """A corrected momentum, divided by the root mean square of gradients: its entries are limited, in place."""
+    return direction.clamp_(-MAX_ENTRY, MAX_ENTRY)
+
+
 class Corrected(NamedTuple):
     """The corrected momentum ``μ̂``. Staleness is ``eta_norm / mu_norm``; ``kept`` is the share of ``η`` that was
     applied (None: no bound)."""

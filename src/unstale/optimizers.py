@@ -10,7 +10,7 @@ from torch import Tensor
 from ._optimizer import CorrectedOptimizer
 from ._options import DOC, Options
 from ._param_group import GroupState
-from .momentum import running_mean_
+from .momentum import limited, running_mean_
 from .per_sample.gradients import Linearization
 
 
@@ -82,7 +82,8 @@ class CorrectedAdam(CorrectedOptimizer):
         gradient: Tensor,
         batch: Linearization | None,
     ) -> Tensor:
-        return _debiased(state, settings, momentum, gradient.square())
+        direction = _debiased(state, settings, momentum, gradient.square())
+        return limited(direction) if settings["correction"] != "none" else direction
 
 
 class CorrectedTDprop(CorrectedAdam):
@@ -142,7 +143,8 @@ class CorrectedRMSprop(CorrectedOptimizer):
         batch: Linearization | None,
     ) -> Tensor:
         mean = _running(state, gradient.square(), settings["alpha"])
-        return momentum / mean.sqrt().add_(settings["eps"])
+        direction = momentum / mean.sqrt().add_(settings["eps"])
+        return limited(direction) if settings["correction"] != "none" else direction
 
 
 for _class in (CorrectedSGD, CorrectedAdam, CorrectedRMSprop):

@@ -28,6 +28,18 @@ class Selection(NamedTuple):
     inverse_probability: float
 
 
+def is_chosen(step: int, every: int, seed: int) -> bool:
+    """Whether a batch is chosen at this step, one in every interval of ``every`` steps.
+
+    Its position moves by one from interval to interval: at a fixed one, batches of several kinds that take turns could
+    all be of one kind. Of ``every`` consecutive seeds, exactly one chooses a given step.
+
+    >>> [step for step in range(20) if is_chosen(step, every=5, seed=0)]
+    [0, 6, 12, 18]
+    """
+    return (step - step // every + seed) % every == 0
+
+
 class Correction(ABC):
     """A correction of past gradients."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..momentum import decay_, per_run
 from ..per_sample.gradients import Linearization
-from .base import Correction, Memory, Replay, Selection
+from .base import Correction, Memory, Replay, Selection, is_chosen
 
 # A matrix of more rows than this does not stay in the cache between steps.
 MAX_CACHED_SIZE = 2000
@@ -61,7 +61,7 @@ class Blocks(Correction):
     def choose(
         self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
     ) -> Selection | None:
-        if (memory.get("step", 0) + self.seed) % self.every:
+        if not is_chosen(memory.get("step", 0), self.every, self.seed):
             return None
         return Selection(None, float(self.every))
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..momentum import per_run
 from ..per_sample.gradients import Linearization
 from . import slots
-from .base import Correction, Memory, Replay, Selection
+from .base import Correction, Memory, Replay, Selection, is_chosen
 
 # Steps that the newest generations and the pool cover, in units of the momentum's memory, 1 / (1-β). With a pool of 1,
 # samples survive as long as their weights last: all weights in it stay the same.
@@ -89,7 +89,7 @@ class Reservoir(Correction):
     def choose(
         self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
     ) -> Selection | None:
-        if (memory.get("step", 0) + self.seed) % self.every:
+        if not is_chosen(memory.get("step", 0), self.every, self.seed):
             return None
         wanted = self.plan.samples
         if samples <= wanted:

@@ -345,10 +345,33 @@ Batch = Linearization | SummedGradient
 def aligned(one: SampleGradients, other: SampleGradients) -> tuple[SampleGradients, SampleGradients]:
     """Two pieces over one span, converted to the same kind and number of positions."""
     if one.kind != other.kind:
-        return one.materialized(), other.materialized()
+        if _is_empty(one):
+            one = _nothing_like(other, one)
+        elif _is_empty(other):
+            other = _nothing_like(one, other)
+        else:
+            return one.materialized(), other.materialized()
     head = max(one.positions[0], other.positions[0])
     tail = max(one.positions[1], other.positions[1])
     return one.with_positions(head, tail), other.with_positions(head, tail)
+
+
+def _is_empty(piece: SampleGradients) -> bool:
+    """Whether a piece has no positions: the batch does not use these parameters."""
+    return isinstance(piece, Positional) and sum(piece.positions) == 0
+
+
+def _nothing_like(piece: SampleGradients, empty: SampleGradients) -> SampleGradients:
+    """Zero gradients in the form of ``piece``, for the samples of ``empty``."""
+    tensor, axis = next(empty.with_axes())
+    zeros = [_zeros(t, axis_of_piece, tensor.shape[axis]) for t, axis_of_piece in piece.with_axes()]
+    return piece.with_tensors(zeros)
+
+
+def _zeros(x: Tensor, axis: int, length: int) -> Tensor:
+    shape = list(x.shape)
+    shape[axis] = length
+    return x.new_zeros(shape)
 
 
 def matched(
@@ -394,11 +417,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
 
 def _padded(x: Tensor, axis: int, amount: int) -> Tensor:
     """``x`` with ``amount`` zeros at the end of an axis."""
-    if amount == 0:
-        return x
-    shape = list(x.shape)
-    shape[axis] = amount
-    return torch.cat([x, x.new_zeros(shape)], axis)
+    return x if amount == 0 else torch.cat([x, _zeros(x, axis, amount)], axis)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

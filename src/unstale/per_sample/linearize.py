@@ -107,6 +107,8 @@ def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[Fl
         What was found; None if the prediction does not depend on the parameters.
     """
     parameters = [p for group in groups for p in group.parameters if p.requires_grad]
+    if not parameters:
+        return None
     roots = [prediction] if target is None else [prediction, target]
     found = [torch.autograd.grad(root, parameters, retain_graph=True, allow_unused=True) for root in roots]
     if all(gradient is None for gradient in found[0]):

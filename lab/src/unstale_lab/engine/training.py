@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unstale.corrections import Selection
-from unstale.momentum import correct, growing_beta, running_mean_
+from unstale.momentum import correct, growing_beta, limited, running_mean_
 from unstale.per_sample.gradients import Linearization
 
 from .. import methods, problems
@@ -342,7 +342,10 @@ class Training:
         denominator = torch.addcmul(self.epsilon, self.second_moment.sqrt(), bias_correction)
         torch.div(momentum, denominator, out=self.displacement)
         mean_weight = 1 - self.beta**steps if self.mean_weight is None else self.mean_weight
-        self.displacement *= -lr / mean_weight.unsqueeze(-1)
+        self.displacement /= mean_weight.unsqueeze(-1)
+        if self.correction is not None:
+            limited(self.displacement)
+        self.displacement *= -lr
 
     def _learning_rate(self) -> Tensor:
         """Return the learning rates of this step, ``[runs, 1]``."""
