@@ -428,3 +428,21 @@ def test_parameters_that_a_batch_does_not_use_take_no_room():
         optimizer.zero_grad()
     stored = [t for piece in optimizer.state_of("group 0")["memory"]["pieces"] for t in piece["tensors"]]
     assert sum(t.numel() for t in stored) < 50 * 200
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.filterwarnings("ignore::unstale.SlowGradientsWarning")
+def test_slots_take_at_most_their_bytes_whatever_a_sample_stores(seed, monkeypatch):
+    """A recurrent layer stores whole matrices per sample, far more than its shapes suggest."""
+    monkeypatch.setattr(select, "MAX_SLOT_BYTES", 1 << 20)
+    cell, head = nn.LSTM(8, 32, batch_first=True), nn.Linear(32, 1)
+    optimizer = unstale.CorrectedAdam([*cell.parameters(), *head.parameters()], lr=1e-3, seed=seed)
+    for _ in range(25):
+        value = head(cell(torch.randn(4, 5, 8))[0][:, -1]).squeeze(-1)
+        optimizer.backward(value, 0.5 * value + 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    state = optimizer.state_of("group 0")
+    stored = [t for piece in state["memory"]["pieces"] for t in piece["tensors"]]
+    assert sum(t.numel() * t.element_size() for t in stored) <= 1.1 * (1 << 20)
+    assert state["plan"] == optimizer.ready_groups()[0].plan

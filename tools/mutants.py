@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant(
         "all seeds have one phase (reservoir)",
         RESERVOIR,
-        '(memory.get("step", 0) + self.seed) % self.every',
-        'memory.get("step", 0) % self.every',
+        'is_chosen(memory.get("step", 0), self.every, self.seed)',
+        'is_chosen(memory.get("step", 0), self.every, 0)',
         in_reservoirs("nothing_has_entered_yet"),
     ),
     Mutant(
@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "all seeds have one phase (thinned dense)",
         BLOCKS,
-        '(memory.get("step", 0) + self.seed) % self.every',
-        'memory.get("step", 0) % self.every',
+        'is_chosen(memory.get("step", 0), self.every, self.seed)',
+        'is_chosen(memory.get("step", 0), self.every, 0)',
         in_reservoirs("mean_over_all_phases_of_thinned_dense_is_dense"),
     ),
     Mutant(
@@ -358,7 +358,7 @@ MUTANTS = [
     Mutant(
         "slots for more samples than the memory has (plan)",
         SELECT,
-        '        MAX_SAMPLING_RATIO * MAX_MEMORY * sizes["batch"],\n',
+        '        MAX_SAMPLING_RATIO * memory * sizes["batch"],\n',
         "",
         (PLANS,),
     ),
@@ -371,7 +371,9 @@ MUTANTS = [
     ),
     Mutant("fixed cost is ignored (plan)", SELECT, "(budget - FIXED_COST) *", "budget *", (PLANS,)),
     Mutant("batch size is ignored (plan)", SELECT, '(overhead + 6 * sizes["batch"] *', "(overhead + 6 *", (PLANS,)),
-    Mutant("entries of a matrix cost nothing (plan)", SELECT, "DENSE_ENTRY_WORK * n * n <=", "n * n <=", (PLANS,)),
+    Mutant("entries of a matrix cost nothing (plan)", SELECT, "entries * DENSE_ENTRY_WORK <=", "entries <=", (PLANS,)),
+    Mutant("a matrix may be of any size (plan)", SELECT, "<= MAX_DENSE_BYTES", "<= 1 << 60", (PLANS,)),
+    Mutant("entries of directions are not limited", MOMENTUM, "clamp_(-MAX_ENTRY, MAX_ENTRY)", "clone()", (PLANS,)),
     Mutant(
         "memory grows half as fast",
         MOMENTUM,

@@ -342,8 +342,8 @@ class CorrectedOptimizer(Optimizer):
             state["step"] = torch.zeros((), dtype=torch.float64)
             state["bounded"] = torch.zeros((), device=gradient.device)
             state["memory"] = {}
-            if group.plan is not None:
-                state["plan"] = group.plan
+        if group.plan is not None:
+            state["plan"] = group.plan
         state["step"] += 1
         beta = group.beta_at(float(state["step"]))
         momentum = running_mean_(state["mu"], gradient, beta)

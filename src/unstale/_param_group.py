@@ -57,6 +57,7 @@ class ParamGroup:
         self.needs_displacement = kind is not None and kind.needs_displacement
         self.needs_batch = self.is_corrected or self.needs_samples
         self.plan: corrections.Plan | None = None
+        self.expects_first_samples = False  # whose size may change the plan
         self._correction: corrections.Correction | None = None
         self._pending: list[Batch] = []  # what the correction has chosen of each batch
         self._whole: list[Linearization] = []  # all samples of each batch, if the optimizer needs them
@@ -129,14 +130,25 @@ class ParamGroup:
     def _prepared(self, state: GroupState, samples: int) -> corrections.Correction:
         """The correction, planned at the first batch."""
         if self._correction is None:
+            self.expects_first_samples = "plan" not in state
             self.plan = state.get("plan") or self._make_plan(samples)
             self._correction = corrections.build(self.plan, self.settings, self.params.lengths)
         return self._correction
 
-    def _make_plan(self, samples: int) -> corrections.Plan:
+    def _check_bytes(self, batch: Linearization) -> None:
+        """Plan again if the first samples take much more or less room than was estimated from the parameters."""
+        self.expects_first_samples = False
+        estimate = corrections.slot_numbers(self.params.parameters)
+        numbers = sum(t.numel() for piece in batch.pieces for t in piece.tensors) // batch.samples
+        is_automatic = self.plan is not None and self.plan["reservoir"] is not None and self.settings["slots"] is None
+        if is_automatic and not estimate / 2 < numbers < 2 * estimate:
+            self.plan = self._make_plan(batch.samples, numbers)
+            self._correction = corrections.build(self.plan, self.settings, self.params.lengths)
+
+    def _make_plan(self, samples: int, slot_numbers: int | None = None) -> corrections.Plan:
         sizes = corrections.Sizes(
             parameters=self.params.size,
-            slot_numbers=corrections.slot_numbers(self.params.parameters),
+            slot_numbers=slot_numbers or corrections.slot_numbers(self.params.parameters),
             batch=samples,
             device=self.params.device.type,
             itemsize=self.params.dtype.itemsize,
@@ -176,6 +188,8 @@ class ParamGroup:
         before: Tensor | None,
     ) -> None:
         whole = self._summed_gradient(batch) if gradients is None else self._linearization(batch, gradients)
+        if isinstance(whole, Linearization) and self.expects_first_samples:
+            self._check_bytes(whole)
         if before is not None:
             whole = self._scaled_by_hooks(whole, before)
         if self._needs_whole_batch:
