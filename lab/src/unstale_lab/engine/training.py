@@ -343,7 +343,7 @@ class Training:
         torch.div(momentum, denominator, out=self.displacement)
         mean_weight = 1 - self.beta**steps if self.mean_weight is None else self.mean_weight
         self.displacement /= mean_weight.unsqueeze(-1)
-        if self.correction is not None:
+        if self.correction is not None or self.is_oracle:
             limited(self.displacement)
         self.displacement *= -lr
 
