@@ -127,15 +127,15 @@ def test_show_says_all_about_a_run(call, store):
     code, printed, said = call("show", run.id[:8], "--store", store)
     assert code == 0 and said == []
     first, *lines = printed.splitlines()
-    told = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines if len(line.split()) > 1)
+    shown = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines if len(line.split()) > 1)
     assert first == run.id
-    assert told["method"] == run.method and told["seed"] == str(run.seed) and told["alpha"] == str(run.alpha)
+    assert shown["method"] == run.method and shown["seed"] == str(run.seed) and shown["alpha"] == str(run.alpha)
     # The version of the package, which need not name the build as torch.__version__ does ("+cpu").
-    assert told["device"] == "cpu" and torch.__version__.startswith(told["torch_version"].split("+")[0])
+    assert shown["device"] == "cpu" and torch.__version__.startswith(shown["torch_version"].split("+")[0])
     record = Store(store).find(run.id).record
     curve = record.curves["evaluation"]
-    assert told["evaluation, first and last"] == f"{curve[0]:.4g}, {curve[-1]:.4g}"
-    assert told["parameters"] == str(record.parameters) and told["diverged at step"] == str(record.diverged_at)
+    assert shown["evaluation, first and last"] == f"{curve[0]:.4g}, {curve[-1]:.4g}"
+    assert shown["parameters"] == str(record.parameters) and shown["diverged at step"] == str(record.diverged_at)
 
 
 def test_report_prints_where_it_is(call, store, tmp_path):

@@ -40,15 +40,14 @@ MIN_SAMPLING_RATIO = 1 / 8
 MAX_SAMPLING_RATIO = 0.4
 # A dense matrix made from this many samples is as good as one of all samples.
 ENOUGH_SAMPLES = 3000
-MAX_DENSE_INTERVAL = 5  # in steps
 
 DEFAULT_BUDGET = 2.5
 MIN_SLOTS, MAX_SLOTS = 128, 4096
 MAX_SLOT_BYTES = 1 << 30  # of all slots, unless their number is given
 MAX_DENSE_BYTES = 1 << 28  # of a dense matrix, unless it is asked for
-# The cost of a step in multiply-adds, fitted to times (benchmarks/budget.py): the overhead of the operations of a small
-# training step; the work per number in a slot, besides multiply-adds; the work per entry of a dense matrix, memory
-# traffic included.
+# The cost of a step in multiply-adds: the overhead of the operations of a small training step; the work per number in a
+# slot, besides multiply-adds (both fitted to times on a CPU, see benchmarks/budget.py); the work per entry of a dense
+# matrix, memory traffic included (set by hand, so that the largest matrix stays within the default budget).
 OVERHEAD = {"cpu": 4.3e7, "cuda": 6.0e10}
 SLOT_NUMBER_WORK, DENSE_ENTRY_WORK = 70, 37
 # What a step costs, in uncorrected steps, before the first slot is read: bookkeeping, and per-sample gradients of some.
@@ -141,7 +140,7 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
         slots = slots_within(settings["budget"], sizes, memory if beta is not None else MAX_MEMORY / 2)
     reason = ""
     if name == "auto":
-        name, reason = _choose(settings, beta, memory, slots, sizes)
+        name, reason = _choose(settings, beta, slots, sizes)
     if name == "window" and beta is None:
         memory = 1 / (1 - DEFAULT_BETA)
     if name == "reservoir" and beta is None:
@@ -160,7 +159,7 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
     )
 
 
-def _choose(settings: dict[str, Any], beta: float | None, memory: float, slots: int, sizes: Sizes) -> tuple[str, str]:
+def _choose(settings: dict[str, Any], beta: float | None, slots: int, sizes: Sizes) -> tuple[str, str]:
     """What ``correction="auto"`` means, and why."""
     n, batch = sizes["parameters"], sizes["batch"]
     if settings["second_order"]:
