@@ -14,7 +14,7 @@ import torch
 
 from unstale.corrections.reservoir import INTERVALS
 from unstale.corrections.select import (
-    MAX_DENSE_INTERVAL,
+    DENSE_INTERVALS,
     MAX_MEMORY,
     MAX_SLOTS,
     MIN_SLOTS,
@@ -196,7 +196,7 @@ def test_adam_suite_on_images(short_suites, monkeypatch):
 
 
 def test_turns_of_adam_hold_whole_cycles():
-    assert all(suites.ADAM_TURN % every == 0 for every in (*INTERVALS, MAX_DENSE_INTERVAL, 2))
+    assert all(suites.ADAM_TURN % every == 0 for every in (*INTERVALS, *DENSE_INTERVALS))
     made = 0
 
     def step():

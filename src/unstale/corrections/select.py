@@ -40,6 +40,7 @@ MIN_SAMPLING_RATIO = 1 / 8
 MAX_SAMPLING_RATIO = 0.4
 # A dense matrix made from this many samples is as good as one of all samples.
 ENOUGH_SAMPLES = 3000
+DENSE_INTERVALS = (5, 2, 1)  # in steps; the longest that leaves enough samples is chosen
 
 DEFAULT_BUDGET = 2.5
 MIN_SLOTS, MAX_SLOTS = 128, 4096
@@ -122,7 +123,7 @@ def slots_within(budget: float, sizes: Sizes, memory: float = MAX_MEMORY / 2) ->
 
 def dense_interval(batch: int, memory: float) -> int:
     """Steps between batches that enter a dense matrix."""
-    return next(every for every in (5, 2, 1) if every == 1 or batch * memory >= ENOUGH_SAMPLES * every)
+    return next(every for every in DENSE_INTERVALS if every == 1 or batch * memory >= ENOUGH_SAMPLES * every)
 
 
 def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Plan:
