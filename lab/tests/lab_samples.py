@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from unstale_lab.figures.figure import Comparison, Panel, Series, Table, Verdict
+from unstale_lab.analysis.panels import Panel, Series, Table
+from unstale_lab.analysis.statistics import Comparison
+from unstale_lab.claims.verdict import Verdict
 from unstale_lab.summary import Summary
 
 STEPS = np.linspace(0, 5000, 51)

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unstale_lab import statistics
-from unstale_lab.experiment import SCALES, Run
-from unstale_lab.figures import FIGURES, curves, find, verdicts
-from unstale_lab.figures.curves import divergence_panels, learning_curves, mean
-from unstale_lab.figures.fig9_tuned import JUDGED_METHODS, TUNED, best_rates
-from unstale_lab.figures.run_table import select, tabulate, without
-from unstale_lab.figures.trends import rank_correlations
-from unstale_lab.figures.verdicts import (
+from unstale_lab.analysis import curves, statistics
+from unstale_lab.analysis.curves import divergence_panels, learning_curves, mean
+from unstale_lab.analysis.run_table import select, tabulate, without
+from unstale_lab.analysis.statistics import Comparison, holm, iqm
+from unstale_lab.analysis.trends import rank_correlations
+from unstale_lab.claims import judging
+from unstale_lab.claims.judging import (
     Evidence,
     Finding,
     better,
@@ -33,9 +32,11 @@ from unstale_lab.figures.verdicts import (
     make_verdict,
     no_better,
 )
+from unstale_lab.experiment import SCALES, Run
+from unstale_lab.figures import FIGURES, find
+from unstale_lab.figures.fig9_tuned import JUDGED_METHODS, TUNED, best_rates
 from unstale_lab.records import Record
 from unstale_lab.report import claim_records
-from unstale_lab.statistics import Comparison, holm, iqm
 from unstale_lab.summary import Summary
 
 inf = math.inf
@@ -47,7 +48,7 @@ Truth = Callable[[Run], float]
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     monkeypatch.setattr(curves, "RESAMPLES", 40)
-    monkeypatch.setattr(verdicts, "RESAMPLES", 200)
+    monkeypatch.setattr(judging, "RESAMPLES", 200)
 
 
 def floor(run: Run) -> float:
@@ -371,7 +372,7 @@ def test_holm_corrected_covers_all_tests_of_a_verdict():
 def test_figures_apply_holm_over_all_comparisons(name, count, monkeypatch):
     """The last Holm correction covers all comparisons of the verdict."""
     made = []
-    for module in (statistics, verdicts):
+    for module in (statistics, judging):
         monkeypatch.setattr(module, "holm", lambda ps: made.append(len(ps)) or holm(ps))
     find(name).judge(records(name))
     assert made[-1] == count

@@ -12,11 +12,14 @@ import pytest
 from scipy import stats
 
 from unstale_lab import cli
+from unstale_lab.analysis import curves
 from unstale_lab.engine.training import check_settings
 from unstale_lab.experiment import SCALES, Run
-from unstale_lab.figures import curves, find, tuned
-from unstale_lab.figures.contest import Contestant, Setup, Study, holm_p, results
-from unstale_lab.figures.contest_report import (
+from unstale_lab.figures import find
+from unstale_lab.figures.long_memory import CONTESTANTS, QUICK_SETTINGS, RATES, SETUPS, STUDY
+from unstale_lab.figures.shared import tuned
+from unstale_lab.figures.shared.contest import Contestant, Setup, Study, holm_p, results
+from unstale_lab.figures.shared.contest_report import (
     findings,
     learning_panels,
     measured,
@@ -24,8 +27,7 @@ from unstale_lab.figures.contest_report import (
     samples_needed,
     tables,
 )
-from unstale_lab.figures.long_memory import CONTESTANTS, QUICK_SETTINGS, RATES, SETUPS, STUDY
-from unstale_lab.figures.tuned import Sweep, matched_cells, mean_interval, ratio, select_setting, sweep, tune
+from unstale_lab.figures.shared.tuned import Sweep, matched_cells, mean_interval, ratio, select_setting, sweep, tune
 from unstale_lab.methods import METHODS
 from unstale_lab.records import Record
 from unstale_lab.report import claim_records

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from unstale_lab.analysis import curves
 from unstale_lab.engine.training import check_settings
 from unstale_lab.experiment import SCALES, Run
-from unstale_lab.figures import curves, find
+from unstale_lab.figures import find
 from unstale_lab.figures.ms_pacman_memory import (
     OPTIMIZERS,
     RATES,

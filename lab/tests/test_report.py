@@ -12,18 +12,19 @@ import matplotlib
 import numpy as np
 import pytest
 
-from unstale_lab.drawing import finite_line, legend, panel_note, series_label, styles
+from unstale_lab.analysis.formatting import label
+from unstale_lab.analysis.panels import Panel, Series
+from unstale_lab.claims.verdict import Verdict
 from unstale_lab.errors import DataError
-from unstale_lab.figures.figure import Panel, Series, Verdict
-from unstale_lab.figures.formatting import label
 from unstale_lab.files import write_file
 from unstale_lab.methods import METHODS
-from unstale_lab.plots import draw, mathtext, save
 from unstale_lab.report import CLAIMS, answer, claim_records, write
+from unstale_lab.report.drawing import finite_line, legend, panel_note, series_label, styles
 from unstale_lab.report.html import html_report
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.overview import OUTCOMES, describe_results
 from unstale_lab.report.plotly_charts import SYMBOLS, chart
+from unstale_lab.report.plots import draw, mathtext, save
 from unstale_lab.report.tables import MAX_ROWS, panel_table
 from unstale_lab.summary import Summary, in_order, read_summaries, write_summary
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from unstale_lab.figures import FIGURES
-from unstale_lab.report.claims import claim_records
 from unstale_lab.report.markdown import markdown_report
+from unstale_lab.report.tally import claim_records
 from unstale_lab.summary import json_text, read_summaries
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from unstale_lab import statistics
-from unstale_lab.statistics import (
+from unstale_lab.analysis import statistics
+from unstale_lab.analysis.statistics import (
     best_setting,
     bootstrap,
     clip_errors,

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .analysis.panels import Panel, Series, Table
+from .analysis.statistics import Comparison
+from .claims.verdict import Verdict
 from .errors import DataError, one_line
 from .experiment import Scale
-from .figures.figure import Comparison, Panel, Series, Table, Verdict
 from .files import write_file
 
 NAME = re.compile(r"[a-z0-9_]+")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.agreement import COSINE_CURVES, MAX_DISAGREEMENT, cosine_curves, mean_disagreement
+from ..analysis.curves import learning_curves
+from ..analysis.formatting import describe_iqm, format_number, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate
+from ..analysis.statistics import Array, clip_errors, iqm
+from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict, mark_too_short, no_better, within
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import Array, clip_errors, iqm
-from .agreement import COSINE_CURVES, MAX_DISAGREEMENT, cosine_curves, mean_disagreement
 from .claim23 import GAME_STEPS, MIN_STEPS_TO_JUDGE, with_valid_scores
 from .claim23 import GRID as SARSA_GRID
-from .curves import learning_curves
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, format_number, label
-from .grids import GPU_TIME_NOTE, Grid, seeds
-from .run_table import select, tabulate
-from .verdicts import better, compare_pairs, holm_corrected, make_verdict, mark_too_short, no_better, within
+from .shared.grids import GPU_TIME_NOTE, Grid, seeds
 
 PPO_GRID = Grid(
     paper={

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.curves import overview_panels
+from ..analysis.formatting import describe_final_errors
+from ..analysis.run_table import select, tabulate
+from ..claims.judging import compare_pairs, equivalent, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import overview_panels
-from .figure import Figure, Verdict
-from .formatting import describe_final_errors
-from .grids import REPLAY_GRID, seeds
-from .run_table import select, tabulate
-from .verdicts import compare_pairs, equivalent, make_verdict
+from .shared.grids import REPLAY_GRID, seeds
 
 GRID = REPLAY_GRID.vary(
     paper={"method": ["momentum", "full", "second_order"], "width": 8, "batch": 16, "alpha": [0.1, 0.05]},

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.agreement import MAX_DISAGREEMENT, cosine_curves, mean_disagreement
+from ..analysis.curves import MSE, learning_curves
+from ..analysis.formatting import describe_final_errors, describe_iqm, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate
+from ..analysis.statistics import iqm
+from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import iqm
-from .agreement import MAX_DISAGREEMENT, cosine_curves, mean_disagreement
-from .curves import MSE, learning_curves
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_final_errors, describe_iqm, label
-from .grids import REPLAY_GRID, seeds
-from .run_table import select, tabulate
-from .verdicts import better, compare_pairs, holm_corrected, make_verdict
+from .shared.grids import REPLAY_GRID, seeds
 
 SMOOTH = ("tanh", "elu", "selu")
 BY_ACTIVATION = ("activation",)

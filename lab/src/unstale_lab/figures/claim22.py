@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.formatting import describe_iqm, format_number, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select
+from ..analysis.statistics import iqm
+from ..claims.judging import Finding, better, decide, describe_comparison, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import iqm
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, format_number, label
-from .grids import GPU_TIME_NOTE
-from .pacman import (
+from .shared.grids import GPU_TIME_NOTE
+from .shared.pacman import (
     MS_PACMAN_GRID,
     REFERENCE_NAMES,
     TRUTH,
@@ -18,8 +22,6 @@ from .pacman import (
     error_panels,
     final_errors_by_method,
 )
-from .run_table import select
-from .verdicts import Finding, better, decide, describe_comparison, make_verdict
 
 MAX_ERROR_RATIO_IF_LEARNED = 0.8  # last to first measured error
 # No measurements besides errors: they would distort the step times.

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..analysis.curves import learning_curves
+from ..analysis.formatting import format_number, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import RunTable, tabulate
+from ..analysis.statistics import Array, iqm
+from ..claims.judging import Finding, make_verdict, mark_too_short
+from ..claims.verdict import Outcome, Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import Array, iqm
-from .curves import learning_curves
-from .figure import Figure, Outcome, Panel, Verdict
-from .formatting import format_number, label
-from .grids import Grid, seeds
-from .run_table import RunTable, tabulate
-from .verdicts import Finding, make_verdict, mark_too_short
+from .shared.grids import Grid, seeds
 
 GRID = Grid(
     paper={

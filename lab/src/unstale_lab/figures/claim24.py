@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..analysis.curves import learning_panels
+from ..analysis.formatting import describe_final_errors
+from ..analysis.panels import Panel, Series
+from ..analysis.run_table import tabulate
+from ..claims.judging import Finding, make_verdict
+from ..claims.verdict import Outcome, Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import learning_panels
-from .figure import Figure, Outcome, Panel, Series, Verdict
-from .formatting import describe_final_errors
-from .grids import RBF_GRID, RBF_WIDTH_NOTE, seeds
-from .run_table import tabulate
-from .verdicts import Finding, make_verdict
+from .shared.grids import RBF_GRID, RBF_WIDTH_NOTE, seeds
 
 MAX_ROUNDING_DIFFERENCE = 1e-6  # relative, after 300 steps in float64
 MIN_REAL_DIFFERENCE = 1e-3  # relative

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..analysis.formatting import label
+from ..analysis.panels import Panel, Series
+from ..analysis.run_table import select
+from ..claims.judging import Finding, decide, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .figure import Figure, Panel, Series, Verdict
-from .formatting import label
-from .grids import REPLAY_GRID
-from .run_table import select
-from .verdicts import Finding, decide, make_verdict
+from .shared.grids import REPLAY_GRID
 
 GRID = REPLAY_GRID.vary(
     paper={

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.formatting import describe_final_errors
+from ..analysis.run_table import select, tabulate
+from ..claims.judging import close_to, compare_pairs, differs, equivalent, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from . import momentum_damping
-from .figure import Figure, Verdict
-from .formatting import describe_final_errors
-from .grids import REPLAY_GRID
-from .run_table import select, tabulate
-from .verdicts import close_to, compare_pairs, differs, equivalent, make_verdict
+from .shared import momentum_damping
+from .shared.grids import REPLAY_GRID
 
 MAX_SMALL_DIFFERENCE = 0.25  # relative; "by little"
 

@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..analysis.curves import divergence_panels, mean, sensitivity_curves, sensitivity_panel
+from ..analysis.formatting import describe_iqm, format_number, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate
+from ..analysis.trends import ratio
+from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import divergence_panels, mean, sensitivity_curves, sensitivity_panel
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, format_number, label
-from .grids import REPLAY_GRID, seeds
-from .run_table import select, tabulate
-from .trends import ratio
-from .verdicts import better, compare_pairs, holm_corrected, make_verdict
+from .shared.grids import REPLAY_GRID, seeds
 
 BATCHES = REPLAY_GRID.vary(
     paper={"batch": [1, 4, 16, 64], "seed": seeds(20)},

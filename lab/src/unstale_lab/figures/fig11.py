@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..analysis.run_table import without
+from ..figures.figure import Figure
 from .fig3 import LARGEST_ALPHA, WITHOUT_LARGEST_ALPHA
-from .figure import Figure
-from .grids import REPLAY_GRID
-from .run_table import without
-from .sensitivity import judge_sensitivity, sensitivity_panels
+from .shared.grids import REPLAY_GRID
+from .shared.sensitivity import judge_sensitivity, sensitivity_panels
 
 GRID = REPLAY_GRID.vary(
     paper={"beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from ..analysis.curves import overview_panels
+from ..analysis.formatting import describe_final_errors
+from ..analysis.run_table import tabulate
+from ..claims.judging import compare_pairs, equivalent, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import overview_panels
-from .figure import Figure, Verdict
-from .formatting import describe_final_errors
-from .grids import PAPER_METHODS, RBF_GRID, RBF_WIDTH_NOTE
-from .run_table import tabulate
-from .verdicts import compare_pairs, equivalent, make_verdict
+from .shared.grids import PAPER_METHODS, RBF_GRID, RBF_WIDTH_NOTE
 
 GRID = RBF_GRID.vary(
     paper={"method": PAPER_METHODS, "rbf_width": 1.0, "beta": [0.9, 0.99], "measure": ()}, smoke={"beta": 0.9}

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..analysis.curves import MSE, series_with_band
+from ..analysis.formatting import describe_iqm
+from ..analysis.panels import Panel, Series
+from ..analysis.run_table import RunTable, select, tabulate
+from ..analysis.statistics import Array, iqm
+from ..claims.judging import better, compare_pairs, make_verdict, no_better
+from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import Array, iqm
-from .curves import MSE, series_with_band
-from .figure import Figure, Panel, Series, Verdict
-from .formatting import describe_iqm
-from .grids import REPLAY_GRID, seeds
-from .run_table import RunTable, select, tabulate
-from .verdicts import better, compare_pairs, make_verdict, no_better
+from .shared.grids import REPLAY_GRID, seeds
 
 LAYERS = 6
 BOTTOM = {count: tuple(range(count)) for count in (1, 2, 3)}

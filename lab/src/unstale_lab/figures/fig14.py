@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .n_step import n_step_figure
+from .shared.n_step import n_step_figure
 
 FIGURE = n_step_figure("fig14", "Acrobot from replay, 5-step targets", claim=16, problem="acrobot", n_step=5)

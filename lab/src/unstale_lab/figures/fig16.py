@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.curves import overview_panels
+from ..analysis.formatting import describe_final_errors, label
+from ..analysis.run_table import select, tabulate
+from ..claims.judging import better, compare_pairs, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import overview_panels
-from .figure import Figure, Verdict
-from .formatting import describe_final_errors, label
-from .grids import METHODS_WITH_DEFAULT, REPLAY_GRID
-from .run_table import select, tabulate
-from .verdicts import better, compare_pairs, make_verdict
+from .shared.grids import METHODS_WITH_DEFAULT, REPLAY_GRID
 
 GRID = REPLAY_GRID.vary(paper={"method": [*METHODS_WITH_DEFAULT, "frozen"]})
 MIN_REDUCTION = 0.2  # relative; "much more slowly"

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.formatting import describe_iqm, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate
+from ..claims.judging import Finding, better, compare_pairs, holm_corrected, make_verdict, mark_too_short
+from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
+from ..figures.figure import Figure
 from ..records import Record
 from .fig9 import ADAM_SETTINGS, runs_in_paper_settings
 from .fig16 import MIN_REDUCTION
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, label
-from .grids import GPU_TIME_NOTE
-from .pacman import MS_PACMAN_GRID, REFERENCE_NAMES, TRUTH, clip_to_resolution, error_panels, final_errors_by_method
-from .run_table import select, tabulate
-from .verdicts import Finding, better, compare_pairs, holm_corrected, make_verdict, mark_too_short
+from .shared.grids import GPU_TIME_NOTE
+from .shared.pacman import (
+    MS_PACMAN_GRID,
+    REFERENCE_NAMES,
+    TRUTH,
+    clip_to_resolution,
+    error_panels,
+    final_errors_by_method,
+)
 
 METHODS = ("adam", "adam_frozen", "adam_diagonal_literal")
 MORE_PRECISE = "is more precise in the end than"

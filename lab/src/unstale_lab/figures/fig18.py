@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..analysis.curves import overview_panels
+from ..analysis.formatting import describe_final_errors, label
+from ..analysis.run_table import select, tabulate
+from ..claims.judging import below, better, compare_pairs, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import overview_panels
-from .figure import Figure, Verdict
-from .formatting import describe_final_errors, label
-from .grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID, seeds
-from .run_table import select, tabulate
-from .verdicts import below, better, compare_pairs, make_verdict
+from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID, seeds
 
 GRID = REPLAY_GRID.vary(
     paper={"method": METHODS_WITH_DEFAULT, "steps": 50_000},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .figure import Figure
-from .grids import REPLAY_GRID, seeds
-from .sensitivity import judge_sensitivity, sensitivity_panels
+from ..figures.figure import Figure
+from .shared.grids import REPLAY_GRID, seeds
+from .shared.sensitivity import judge_sensitivity, sensitivity_panels
 
 GRID = REPLAY_GRID.vary(paper={"alpha": [0.001, 0.005, 0.01, 0.05, 0.1, 0.5]}, quick={"seed": seeds(5)})
 

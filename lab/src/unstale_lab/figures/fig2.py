@@ -7,15 +7,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..analysis.curves import AXIS_LABELS, divergence_panels, learning_curves, mean, sensitivity_curves
+from ..analysis.formatting import describe_iqm, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate
+from ..analysis.statistics import iqm
+from ..claims.judging import (
+    Evidence,
+    better,
+    compare_pairs,
+    describe_comparison,
+    equivalent,
+    holm_corrected,
+    make_verdict,
+)
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import iqm
-from . import momentum_damping
-from .curves import AXIS_LABELS, divergence_panels, learning_curves, mean, sensitivity_curves
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, label
-from .grids import Grid, seeds
-from .run_table import select, tabulate
-from .verdicts import Evidence, better, compare_pairs, describe_comparison, equivalent, holm_corrected, make_verdict
+from .shared import momentum_damping
+from .shared.grids import Grid, seeds
 
 GRID = Grid(
     paper={

@@ -7,14 +7,15 @@ from itertools import combinations
 
 import numpy as np
 
+from ..analysis.curves import overview_panels
+from ..analysis.formatting import describe_best_settings, describe_final_errors, format_number, label
+from ..analysis.run_table import RunTable, select, tabulate, without
+from ..analysis.statistics import Array, iqm
+from ..claims.judging import better, combine_outcomes, compare_pairs, differs, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import Array, iqm
-from .curves import overview_panels
-from .figure import Figure, Verdict
-from .formatting import describe_best_settings, describe_final_errors, format_number, label
-from .grids import PAPER_METHODS, PAPER_ORDER, REPLAY_GRID, seeds
-from .run_table import RunTable, select, tabulate, without
-from .verdicts import better, combine_outcomes, compare_pairs, differs, make_verdict
+from .shared.grids import PAPER_METHODS, PAPER_ORDER, REPLAY_GRID, seeds
 
 LARGEST_ALPHA = 0.5  # at which the unbounded correction tends to diverge
 WITHOUT_LARGEST_ALPHA = f"without α = {LARGEST_ALPHA}"

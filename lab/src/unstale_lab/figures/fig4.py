@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.formatting import describe_best_settings, describe_final_errors
+from ..analysis.run_table import select, tabulate
+from ..claims.judging import better, compare_pairs, differs, equivalent, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from . import momentum_damping
-from .figure import Figure, Verdict
-from .formatting import describe_best_settings, describe_final_errors
-from .grids import METHODS_WITH_DEFAULT, PAPER_METHODS, PAPER_ORDER, Grid, seeds
-from .run_table import select, tabulate
-from .verdicts import better, compare_pairs, differs, equivalent, make_verdict
+from .shared import momentum_damping
+from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, PAPER_ORDER, Grid, seeds
 
 GRID = Grid(
     paper={

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..analysis.curves import learning_curves
+from ..analysis.formatting import describe_iqm, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate, without
+from ..analysis.statistics import Array, iqm
+from ..claims.judging import better, compare_pairs, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import Array, iqm
-from .curves import learning_curves
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, label
-from .grids import PAPER_METHODS, RBF_GRID, RBF_WIDTH_NOTE, REPLAY_GRID, seeds
-from .run_table import select, tabulate, without
-from .verdicts import better, compare_pairs, make_verdict
+from .shared.grids import PAPER_METHODS, RBF_GRID, RBF_WIDTH_NOTE, REPLAY_GRID, seeds
 
 MIN_DRIFT_REDUCTION = 0.8  # "very little": less than a fifth of the drift of an MLP
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.curves import divergence_panels, mean, sensitivity_panel
+from ..analysis.formatting import describe_iqm
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate
+from ..analysis.trends import by_level, levels, p_no_correlation, rank_correlations, ratio
+from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict, trend
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from .curves import divergence_panels, mean, sensitivity_panel
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm
-from .grids import RBF_GRID, RBF_WIDTH_NOTE
-from .run_table import select, tabulate
-from .trends import by_level, levels, p_no_correlation, rank_correlations, ratio, trend
-from .verdicts import better, compare_pairs, holm_corrected, make_verdict
+from .shared.grids import RBF_GRID, RBF_WIDTH_NOTE
 
 SETTINGS = (
     "Mountain Car from replay; linear in RBF features on a grid of 10 by 10 and of 20 by 20, σ² from 0.5 to 4; "

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.curves import MSE, series_with_band
+from ..analysis.formatting import describe_iqm, label
+from ..analysis.panels import Panel, Series
+from ..analysis.run_table import select, tabulate
+from ..analysis.statistics import iqm
+from ..analysis.trends import by_level, rank_correlations
+from ..claims.judging import make_verdict, trends
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import iqm
-from .curves import MSE, series_with_band
 from .fig6 import SETTINGS
-from .figure import Figure, Panel, Series, Verdict
-from .formatting import describe_iqm, label
-from .grids import RBF_GRID
-from .run_table import select, tabulate
-from .trends import by_level, rank_correlations, trends
-from .verdicts import make_verdict
+from .shared.grids import RBF_GRID
 
 JUDGED_METHODS = ["momentum", "full", "diagonal"]
 

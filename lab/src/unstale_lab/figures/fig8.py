@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.agreement import COSINE_CURVES, MAX_DISAGREEMENT, cosine_curves, mean_disagreement
+from ..analysis.curves import MSE, learning_curves
+from ..analysis.formatting import describe_final_errors, format_number
+from ..analysis.panels import Panel
+from ..analysis.run_table import select
+from ..analysis.statistics import iqm
+from ..claims.judging import below, better, compare_pairs, make_verdict
+from ..claims.verdict import Verdict
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import iqm
-from .agreement import COSINE_CURVES, MAX_DISAGREEMENT, cosine_curves, mean_disagreement
-from .curves import MSE, learning_curves
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_final_errors, format_number
-from .grids import REPLAY_GRID, seeds
-from .run_table import select
-from .verdicts import below, better, compare_pairs, make_verdict
+from .shared.grids import REPLAY_GRID, seeds
 
 GRID = REPLAY_GRID.vary(
     paper={

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.formatting import format_number, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select
+from ..claims.judging import describe_comparison
+from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
+from ..figures.figure import Figure
 from ..records import Record
-from .figure import Figure, Panel, Verdict
-from .formatting import format_number, label
-from .grids import GPU_TIME_NOTE
-from .pacman import (
+from .shared.grids import GPU_TIME_NOTE
+from .shared.pacman import (
     MEASURED_GRID,
     PAPER_PAIR,
     REFERENCE_NAMES,
@@ -25,8 +29,6 @@ from .pacman import (
     judge_against_adam,
     measurement_panels,
 )
-from .run_table import select
-from .verdicts import describe_comparison
 
 # The paper's settings: one for Adam, another for the corrected methods.
 ADAM_SETTINGS = {"alpha": 5e-5, "beta": 0.99}

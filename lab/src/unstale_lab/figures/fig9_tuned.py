@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..analysis.curves import AXIS_LABELS, MSE, sensitivity_curves
+from ..analysis.formatting import describe_iqm, format_number, label
+from ..analysis.panels import Panel
+from ..analysis.run_table import select, tabulate, without
+from ..analysis.statistics import iqm
+from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import iqm
-from .curves import AXIS_LABELS, MSE, sensitivity_curves
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_iqm, format_number, label
-from .grids import GPU_TIME_NOTE
-from .pacman import (
+from .shared.grids import GPU_TIME_NOTE
+from .shared.pacman import (
     MEASURED_GRID,
     MS_PACMAN_GRID,
     PAPER_PAIR,
@@ -30,7 +33,6 @@ from .pacman import (
     judge_against_adam,
     measurement_panels,
 )
-from .run_table import select, tabulate, without
 
 # The search: these learning rates at one β, on separate seeds. The oracle is left out, because it costs as much as all
 # other methods together.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.panels import Panel, Table
 from ..experiment import Run, Scale, unique
+from ..figures.figure import Figure
 from ..records import Record
-from . import contest_report
-from .contest import Contestant, Setup, Study, results
-from .figure import Figure, Panel, Table
+from .shared import contest_report
+from .shared.contest import Contestant, Setup, Study, results
 
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
 SEEDS = list(range(15))  # ``tuned.TUNING_SEEDS`` select, the other ten are reported

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.curves import AXIS_LABELS, MSE, mean, series_with_band
+from ..analysis.formatting import MISSING, format_estimate, format_interval, format_number, format_p, format_p_value
+from ..analysis.panels import Panel, Series, Table
+from ..analysis.run_table import select, tabulate, without
+from ..analysis.statistics import Array, clip_errors
 from ..experiment import Run, Scale
+from ..figures.figure import Figure
 from ..records import Record
-from ..statistics import Array, clip_errors
-from .curves import AXIS_LABELS, MSE, mean, series_with_band
-from .figure import Figure, Panel, Series, Table
-from .formatting import MISSING, format_estimate, format_interval, format_number, format_p, format_p_value
-from .grids import seeds
-from .pacman import MS_PACMAN_GRID, STEPS, TRUTH, clip_to_resolution
-from .run_table import select, tabulate, without
-from .tuned import FINAL_SHARE, MIN_SEEDS, Ratio, mean_interval, ratio
+from .shared.grids import seeds
+from .shared.pacman import MS_PACMAN_GRID, STEPS, TRUTH, clip_to_resolution
+from .shared.tuned import FINAL_SHARE, MIN_SEEDS, Ratio, mean_interval, ratio
 
 # Labels and settings of the optimizers. β of a reservoir grows with training; that of the others is 0.9.
 ANNEALED = {"lr_schedule": "linear"}

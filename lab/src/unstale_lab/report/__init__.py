@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..claims.paper import CLAIMS
 from ..files import write_file
-from ..plots import draw, save
 from ..summary import Summary, in_order, json_text, write_summary
-from .claims import CLAIMS, claim_records
 from .html import html_report
 from .markdown import markdown_report
 from .overview import describe_answer
+from .plots import draw, save
+from .tally import claim_records
 
 __all__ = ["CLAIMS", "answer", "claim_records", "write"]
 

@@ -9,9 +9,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from ..drawing import LegendEntry, legend, panel_note
-from ..figures.formatting import format_interval, format_number, format_p, format_p_range, label
+from ..analysis.formatting import format_interval, format_number, format_p, format_p_range, label
 from ..summary import Summary
+from .drawing import LegendEntry, legend, panel_note
 from .glossary import GLOSSARY, TITLE
 from .overview import (
     OUTCOME_SIGNS,

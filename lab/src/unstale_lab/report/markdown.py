@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..drawing import LegendEntry, legend, panel_note
-from ..figures.figure import Comparison, Panel, Verdict
-from ..figures.formatting import MISSING, format_interval, format_number, format_p, format_p_range, label
+from ..analysis.formatting import MISSING, format_interval, format_number, format_p, format_p_range, label
+from ..analysis.panels import Panel
+from ..analysis.statistics import Comparison
+from ..claims.verdict import Verdict
 from ..summary import Summary
+from .drawing import LegendEntry, legend, panel_note
 from .glossary import GLOSSARY, TITLE
 from .overview import OUTCOME_SIGNS, describe_answer, describe_cost, describe_provenance
 from .tables import describe_panel

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from ..figures.figure import Outcome
-from ..figures.formatting import format_duration
+from ..analysis.formatting import format_duration
+from ..claims.verdict import Outcome
 from ..summary import Summary
-from .claims import claim_records
+from .tally import claim_records
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 OUTCOME_SIGNS: dict[Outcome, str] = {"holds": "✓", "does not hold": "✗", "inconclusive": "?", "not run": "–"}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from ..drawing import LegendEntry, entry_index, finite_line
-from ..figures.figure import Panel, Series
+from ..analysis.panels import Panel, Series
+from .drawing import LegendEntry, entry_index, finite_line
 
 MAX_POINTS_WITH_MARKERS = 24
 # matplotlib marker → plotly.js symbol.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..drawing import series_label
-from ..figures.figure import Panel
-from ..figures.formatting import format_number
+from ..analysis.formatting import format_number
+from ..analysis.panels import Panel
+from .drawing import series_label
 
 MAX_ROWS = 12
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..experiment import Run
 from ..methods import METHODS
 from ..records import Record
-from ..statistics import Array
+from .statistics import Array
 
 Line = Any  # hashable key of a line: the value of one field of ``Run``, or a tuple of several fields' values
 Fields = tuple[str, ...]

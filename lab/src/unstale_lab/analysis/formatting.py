@@ -9,8 +9,8 @@ import numpy as np
 
 from ..methods import METHODS
 from ..records import Record
-from ..statistics import Array, best_setting, iqm
 from .run_table import Fields, tabulate
+from .statistics import Array, best_setting, iqm
 
 MISSING = "–"
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..experiment import Run, grid
-from ..methods import METHODS, has_growing_memory
-from ..records import Record
-from ..statistics import holm
+from ...analysis.statistics import holm
+from ...experiment import Run, grid
+from ...methods import METHODS, has_growing_memory
+from ...records import Record
 from .tuned import Cell, Ratio, Setting, Sweep, Tuned, matched_cells, ratio, sweep, tune, worst_error
 
 # "reference": plain optimizers with the same samples, the best of which all others are compared with; "peer": other

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..records import Record
-from ..statistics import iqm
-from .curves import MSE, learning_curves, overview_panels
-from .fig3 import LARGEST_ALPHA, WITHOUT_LARGEST_ALPHA, describe_divergences_at_largest
-from .figure import Figure, Panel, Verdict
-from .formatting import describe_final_errors, describe_iqm, label
+from ...analysis.curves import MSE, learning_curves, overview_panels
+from ...analysis.formatting import describe_final_errors, describe_iqm, label
+from ...analysis.panels import Panel
+from ...analysis.run_table import select, tabulate, without
+from ...analysis.statistics import iqm
+from ...claims.judging import better, compare_pairs, make_verdict
+from ...claims.verdict import Verdict
+from ...figures.figure import Figure
+from ...records import Record
+from ..fig3 import LARGEST_ALPHA, WITHOUT_LARGEST_ALPHA, describe_divergences_at_largest
 from .grids import PAPER_METHODS, PAPER_ORDER, REPLAY_GRID
-from .run_table import select, tabulate, without
-from .verdicts import better, compare_pairs, make_verdict
 
 MIN_N_STEP_REDUCTION = 0.5  # one-step targets "do not converge": n-step targets at least halve the error
 

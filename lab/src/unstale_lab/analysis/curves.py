@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..analysis.panels import Panel, Series
 from ..records import Record
-from ..statistics import Array, bootstrap, clip_errors, divergence_rate, iqm
-from .figure import Panel, Series
 from .run_table import Fields, Line, RunTable, tabulate
+from .statistics import Array, bootstrap, clip_errors, divergence_rate, iqm
 
 RESAMPLES = 400  # for a band in a plot; intervals in verdicts use more
 MSE = "mean squared error"  # axis label

@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..methods import METHODS
-from ..records import Record
-from ..statistics import Array, iqm
-from .agreement import cosine_curves
-from .curves import MSE, learning_curves
-from .figure import Panel, Series, Verdict
-from .formatting import describe_iqm
+from ...analysis.agreement import cosine_curves
+from ...analysis.curves import MSE, learning_curves
+from ...analysis.formatting import describe_iqm
+from ...analysis.panels import Panel, Series
+from ...analysis.run_table import select, tabulate
+from ...analysis.statistics import Array, iqm
+from ...claims.judging import Evidence, better, compare_pairs, make_verdict
+from ...claims.verdict import Verdict
+from ...methods import METHODS
+from ...records import Record
 from .grids import Grid, seeds
-from .run_table import select, tabulate
-from .verdicts import Evidence, better, compare_pairs, make_verdict
 
 MS_PACMAN_GRID = Grid(
     paper={

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from .figures.figure import Panel, Series
-from .figures.formatting import label as line_label
-from .methods import METHOD_PALETTE, METHODS, Style
+from ..analysis.formatting import label as line_label
+from ..analysis.panels import Panel, Series
+from ..methods import METHOD_PALETTE, METHODS, Style
 
 # For lines that are not methods: activations, layers, kinds of features.
 OTHER_STYLES = (

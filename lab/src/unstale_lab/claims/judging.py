@@ -35,11 +35,13 @@ from typing import Any
 
 from scipy import stats
 
-from .. import statistics
+from ..analysis import statistics
+from ..analysis.curves import mean
+from ..analysis.formatting import format_effect, format_estimate, format_number, format_p_value, label
+from ..analysis.statistics import Array, Comparison, bootstrap, clip_errors, compare_all, holm, iqm, seed_log_ratios
+from ..analysis.trends import p_no_correlation
+from ..claims.verdict import Outcome, Verdict
 from ..records import Record
-from ..statistics import Array, Comparison, bootstrap, clip_errors, compare_all, holm, iqm, seed_log_ratios
-from .figure import Outcome, Verdict
-from .formatting import format_effect, format_estimate, format_number, format_p_value, label
 
 RESAMPLES = statistics.RESAMPLES
 SIGNIFICANCE_LEVEL = 0.05
@@ -284,3 +286,26 @@ def _no_difference_finding(evidence: Evidence, relation: str, outcome: Outcome, 
     finding = _finding(evidence, relation, "inconclusive" if outcome == "holds" else outcome, suffix)
     divergences = f"{c.diverged_a} vs {c.diverged_b} of {c.pairs} runs diverged"
     return replace(finding, measured=f"{finding.measured}, {divergences}")
+
+
+def trends(correlations: dict[str, Array]) -> list[Finding]:
+    """Judge whether correlations ``[settings, seeds]`` are positive, with Holm's correction over all of them.
+
+    Holds if the mean is positive and p < 0.05; does not hold otherwise; inconclusive with fewer than 5 seeds.
+    """
+    corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
+    return [trend(quantity, rho, p) for (quantity, rho), p in zip(correlations.items(), corrected, strict=True)]
+
+
+def trend(quantity: str, rho: Array, p: float) -> Finding:
+    """Judge whether correlations are positive, given their corrected p-value."""
+    effect, ends = float(rho.mean()), confidence_interval(mean, rho)
+    measured = f"{quantity}: mean rank correlation {format_estimate(effect, ends)}, {format_p_value(p)}"
+    return Finding(
+        measured,
+        "the correlation is positive",
+        decide(p < SIGNIFICANCE_LEVEL and effect > 0, rho.shape[1]),
+        effect,
+        ends,
+        p,
+    )

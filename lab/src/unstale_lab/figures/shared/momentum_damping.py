@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..records import Record
-from .curves import divergence_panels, learning_panels, sensitivity_panel
-from .figure import Panel, Verdict
-from .run_table import select
+from ...analysis.curves import divergence_panels, learning_panels, sensitivity_panel
+from ...analysis.panels import Panel
+from ...analysis.run_table import select
+from ...claims.verdict import Verdict
+from ...records import Record
 
 DAMPED, UNDAMPED = "damped", "undamped"
 READINGS = {DAMPED: True, UNDAMPED: False}  # value of ``Run.damped``

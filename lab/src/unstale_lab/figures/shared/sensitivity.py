@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from ..records import Record
-from ..statistics import Array, divergence_rate, iqm
-from .curves import divergence_panels, mean, sensitivity_panel
-from .figure import Panel, Verdict
-from .formatting import format_estimate, format_number, format_p_value, label
-from .run_table import RunTable, select, tabulate
-from .trends import MIN_LEVELS, by_level, levels, rank_correlations, ratio
-from .verdicts import SIGNIFICANCE_LEVEL, Finding, confidence_interval, decide, make_verdict
+from ...analysis.curves import divergence_panels, mean, sensitivity_panel
+from ...analysis.formatting import format_estimate, format_number, format_p_value, label
+from ...analysis.panels import Panel
+from ...analysis.run_table import RunTable, select, tabulate
+from ...analysis.statistics import Array, divergence_rate, iqm
+from ...analysis.trends import MIN_LEVELS, by_level, levels, rank_correlations, ratio
+from ...claims.judging import SIGNIFICANCE_LEVEL, Finding, confidence_interval, decide, make_verdict
+from ...claims.verdict import Verdict
+from ...records import Record
 
 MAX_DIVERGENCE_RATE = 0.25  # values of the field at which a method diverges more often are left out of the test
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ..records import Record
-from ..statistics import CONFIDENCE, Array, bootstrap, clip_errors, paired_t_test, seed_log_ratios
-from .curves import mean
-from .run_table import tabulate
+from ...analysis.curves import mean
+from ...analysis.run_table import tabulate
+from ...analysis.statistics import CONFIDENCE, Array, bootstrap, clip_errors, paired_t_test, seed_log_ratios
+from ...records import Record
 
 CURVE = "evaluation"
 FINAL_SHARE = 0.1  # of the training, over which the final error is averaged

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..experiment import Run, Scale, grid
+from ...experiment import Run, Scale, grid
 
 Choices = Mapping[str, Any]  # for ``experiment.grid``: a list holds several values, anything else is one value
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..analysis.panels import Series
 from ..records import Record
-from ..statistics import Array
 from .curves import learning_curves
-from .figure import Series
 from .run_table import Fields, tabulate
+from .statistics import Array
 
 MAX_DISAGREEMENT = 2.0  # largest value of 1 - cosine; what a diverged run counts as
 COSINE_CURVES = {

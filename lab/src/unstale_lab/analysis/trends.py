@@ -1,4 +1,4 @@
-"""Rank correlations within settings and seeds, and whether they are positive."""
+"""Errors by level of a hyper-parameter, and rank correlations over the levels, within settings and seeds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ..statistics import Array, clip_errors, holm, one_sample_t_test
-from .curves import mean
-from .formatting import format_estimate, format_p_value
 from .run_table import RunTable
-from .verdicts import SIGNIFICANCE_LEVEL, Finding, confidence_interval, decide
+from .statistics import Array, clip_errors, one_sample_t_test
 
 MIN_LEVELS = 3  # for a rank correlation
 
@@ -51,29 +48,6 @@ def rank_correlations(x: ArrayLike, y: ArrayLike) -> Array:
     return np.divide((a * b).sum(0), spread, out=np.zeros_like(spread), where=(spread > 0) & (count >= MIN_LEVELS))
 
 
-def trends(correlations: dict[str, Array]) -> list[Finding]:
-    """Judge whether correlations ``[settings, seeds]`` are positive, with Holm's correction over all of them.
-
-    Holds if the mean is positive and p < 0.05; does not hold otherwise; inconclusive with fewer than 5 seeds.
-    """
-    corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
-    return [trend(quantity, rho, p) for (quantity, rho), p in zip(correlations.items(), corrected, strict=True)]
-
-
 def p_no_correlation(rho: Array) -> float:
     """Return the p-value of a t-test over seeds that the mean correlation is 0."""
     return one_sample_t_test(rho.mean(0))
-
-
-def trend(quantity: str, rho: Array, p: float) -> Finding:
-    """Judge whether correlations are positive, given their corrected p-value."""
-    effect, ends = float(rho.mean()), confidence_interval(mean, rho)
-    measured = f"{quantity}: mean rank correlation {format_estimate(effect, ends)}, {format_p_value(p)}"
-    return Finding(
-        measured,
-        "the correlation is positive",
-        decide(p < SIGNIFICANCE_LEVEL and effect > 0, rho.shape[1]),
-        effect,
-        ends,
-        p,
-    )

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..statistics import clip_errors, holm, iqm
+from ...analysis.curves import AXIS_LABELS, MSE, mean, series_with_band
+from ...analysis.formatting import MISSING, format_effect, format_interval, format_number, format_p, format_p_value
+from ...analysis.panels import Panel, Series, Table
+from ...analysis.statistics import clip_errors, holm, iqm
 from .contest import Contestant, Entry, Setup, SetupResult, Study, holm_p
-from .curves import AXIS_LABELS, MSE, mean, series_with_band
-from .figure import Panel, Series, Table
-from .formatting import MISSING, format_effect, format_interval, format_number, format_p, format_p_value
 from .tuned import MIN_SEEDS, SIGNIFICANCE_LEVEL, Cell, Ratio, mean_interval
 
 SAMPLES = "samples"

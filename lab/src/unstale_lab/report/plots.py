@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
+from ..analysis.panels import Panel
+from ..files import write_file
 from .drawing import LegendEntry, entry_index, finite_line, legend, panel_note
-from .figures.figure import Panel
-from .files import write_file
 
 TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
 MIN_ABBREVIATED_TICK = 100_000  # from here on ticks are written as "100k", or else they overlap

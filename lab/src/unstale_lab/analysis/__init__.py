@@ -1,0 +1,1 @@
+"""Numbers, tables and curves from the records of runs."""
