@@ -12,7 +12,7 @@ from typing import Any
 
 from .analysis.panels import Panel, Series, Table
 from .analysis.statistics import Comparison
-from .claims.verdict import Verdict
+from .claims.verdict import Effect, Part, Verdict
 from .errors import DataError, one_line
 from .experiment import Scale
 from .files import write_file
@@ -134,14 +134,22 @@ def _series(own: dict[str, Any]) -> Series:
 
 
 def _verdict(own: dict[str, Any]) -> Verdict:
-    numbers = {name: own[name] if own[name] is None else float(own[name]) for name in ("effect", "p")}
-    interval = own["interval"] and _floats(own["interval"])
-    comparisons = tuple(_comparison(comparison) for comparison in own["comparisons"])
-    return Verdict(**own | numbers | {"interval": interval, "comparisons": comparisons})
+    return Verdict(**own | {"parts": tuple(_part(part) for part in own["parts"])})
+
+
+def _part(own: dict[str, Any]) -> Part:
+    effect, comparison = own["effect"], own["comparison"]
+    return Part(
+        **own | {"effect": effect and _effect(effect), "comparison": comparison and _comparison(comparison)},
+    )
+
+
+def _effect(own: dict[str, Any]) -> Effect:
+    return Effect(**own | {"value": float(own["value"]), "interval": own["interval"] and _floats(own["interval"])})
 
 
 def _comparison(own: dict[str, Any]) -> Comparison:
-    names = ("effect", "p_welch", "p_paired", "p_holm", "improvement", "iqm_a", "iqm_b")
+    names = ("ratio", "p_welch", "p_paired", "p_holm", "improvement", "iqm_a", "iqm_b")
     return Comparison(**own | {name: float(own[name]) for name in names} | {"interval": _floats(own["interval"])})
 
 

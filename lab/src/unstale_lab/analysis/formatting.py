@@ -59,25 +59,14 @@ def format_estimate(value: float, ends: Sequence[float]) -> str:
     return f"{format_number(value)} (95 % CI {format_number(ends[0])} to {format_number(ends[1])})"
 
 
-def format_effect(effect: float, ends: Sequence[float]) -> str:
-    """Format a relative difference with its interval: in percent, or as a ratio if it is large.
+def format_ratio(ratio: float, ends: Sequence[float]) -> str:
+    """Format a ratio with its interval.
 
-    >>> format_effect(-0.372, (-0.41, 0.004))
-    '−37.2 % (95 % CI −41.0 % to +0.4 %)'
-    >>> format_effect(9.05, (7.32, 10.9))
-    '10.1x (95 % CI 8.32x to 11.9x)'
+    >>> format_ratio(0.5412, (0.49, 0.601))
+    '0.541x (95 % CI 0.49x to 0.601x)'
     """
-    is_large = effect >= 1 or ends[1] >= 9
-    value, low, high = (_ratio(x) if is_large else _percent(x) for x in (effect, *ends))
+    value, low, high = (f"{format_number(x)}x" for x in (ratio, *ends))
     return f"{value} (95 % CI {low} to {high})"
-
-
-def _ratio(difference: float) -> str:
-    return f"{format_number(1 + difference)}x"
-
-
-def _percent(difference: float) -> str:
-    return f"{100 * difference:+.1f} %".replace("-", "−")
 
 
 def format_p(p: float | None) -> str:

@@ -42,7 +42,7 @@ class Comparison:
 
     a: str
     b: str
-    effect: float  # relative difference of the errors; negative if ``a`` is better
+    ratio: float  # typical ratio of the errors of ``a`` to those of ``b``; below 1 if ``a`` is better
     interval: tuple[float, float]  # its 95 % confidence interval
     p_welch: float  # the paper's test: seeds and settings pooled
     p_paired: float
@@ -77,12 +77,12 @@ def compare(
     """
     a, b = _pairs(a, b)
     finite = clip_errors(a, worst_error), clip_errors(b, worst_error)
-    low, high = bootstrap(relative_difference, *finite, resamples=resamples, seed=seed)
+    low, high = bootstrap(typical_ratio, *finite, resamples=resamples, seed=seed)
     p = paired_t_test(*finite)
     return Comparison(
         a=name_a,
         b=name_b,
-        effect=float(relative_difference(*finite)),
+        ratio=float(typical_ratio(*finite)),
         interval=(float(low), float(high)),
         p_welch=welch_t_test(*finite),
         p_paired=p,
@@ -135,17 +135,17 @@ def iqm(errors: ArrayLike) -> Any:
     return np.partition(runs, (cut, count - cut - 1), axis=-1)[..., cut : count - cut].mean(axis=-1)
 
 
-def relative_difference(a: ArrayLike, b: ArrayLike) -> Any:
-    """Return the typical relative difference of paired errors, ``exp(iqm(log a - log b)) - 1``.
+def typical_ratio(a: ArrayLike, b: ArrayLike) -> Any:
+    """Return the typical ratio of paired errors, ``exp(iqm(log a - log b))``.
 
-    -0.2 means that the typical run of ``a`` has an error 20 % below that of its pair. Ratios within pairs give every
+    0.8 means that the typical run of ``a`` has an error 20 % below that of its pair. Ratios within pairs give every
     setting the same weight whatever its scale; the interquartile mean is robust to a few runs that ended at 10⁶.
-    ``relative_difference(b, a)`` is the inverse ratio minus 1.
+    ``typical_ratio(b, a)`` is the inverse.
 
-    >>> round(float(relative_difference([[1.0, 100.0]], [[2.0, 200.0]])), 12)
-    -0.5
+    >>> round(float(typical_ratio([[1.0, 100.0]], [[2.0, 200.0]])), 12)
+    0.5
     """
-    return np.expm1(iqm(_log_ratios(a, b)))
+    return np.exp(iqm(_log_ratios(a, b)))
 
 
 def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Any:
@@ -178,7 +178,7 @@ def welch_t_test(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def paired_t_test(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the p-value of a t-test over seeds on ``seed_log_ratios``, which ``relative_difference`` summarizes.
+    """Return the p-value of a t-test over seeds on ``seed_log_ratios``, which ``typical_ratio`` summarizes.
 
     Seeds are the independent unit. If all pairs were treated as independent, a correlation of 0.1 between a seed's log
     ratios in 50 settings would give false positives in 4 of 10 experiments, at a level of 0.05. With one seed p is 1.

@@ -1,30 +1,30 @@
 """The rules by which claims are judged, the same for all claims.
 
-Two methods are compared run by run (``statistics.compare``). The paper's test is Welch's t-test over all runs pooled;
-ours is the paired test, with Holm's correction over all comparisons of a verdict. In both, a diverged run counts as
-``worst_error`` (``RunTable.worst_error``).
+Two methods are compared run by run: same data, same initial weights. What is tested is the typical ratio of their final
+errors, by a t-test over seeds, with Holm's correction over all comparisons of a verdict. Welch's test is reported
+because the paper used it; it decides nothing.
 
-``differs``     holds if Welch's p is below the paper's threshold and the paired p below 0.05. Does not hold if neither
-                p is below 0.05 and the interval of the difference lies within ±10 % (absence of evidence alone is not
-                enough). Inconclusive otherwise.
-``better``      as ``differs``; in addition, the typical pair and the pooled means must both favour the claim, and the
-                typical difference must reach the claimed size, if there is one. Does not hold if the paired test finds
-                the opposite. Inconclusive if typical pair, paired test and pooled means disagree in sign.
-``equivalent``  does not hold if the paired test finds a difference and that of the typical pair is 5 % or more.
-                Otherwise holds if Welch's p is above 0.1 and the interval of the difference lies within ±10 %.
-``close_to``    holds if the interval of the difference lies within a bound, does not hold if it lies outside.
-``no_better``   does not hold if the paired test finds a lower error and that of the typical pair is lower by 5 % or
-                more. Otherwise holds if the interval of the difference is above -10 %.
-``below``       compares an interquartile mean with a bound: holds if its interval lies below, does not hold if above.
-``within``      the same for two bounds: holds if the interval lies between them, does not hold if it lies outside.
+**Stability is judged apart from errors.** A learning rate at which one method diverges more often than the other, by
+more than 5 % of the runs, is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at
+α = 0.5 in 179 of 180 runs". At the other learning rates the few diverged runs count as ``worst_error``.
 
-The paired test finds a difference if its p is below 0.05 and its sign is that of the typical pair. ``equivalent``,
-``close_to`` and ``no_better`` look at typical pairs, which a few diverged runs do not move: they never hold if the
-shares of diverged runs differ by more than 5 %, and ``equivalent`` does not hold if that difference is significant
-(Fisher's exact test).
+``differs``     holds if p < 0.05. Does not hold if the ratio is equivalent to 1. Undecided otherwise.
+``better``      holds if p < 0.05, with a ratio below 1 (or below a claimed size). Does not hold if p < 0.05 with a
+                ratio above 1, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
+                method claimed to be better diverges at some learning rates, it holds in part.
+``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
+                significant. Does not hold if the interval lies outside, or if one method alone diverges everywhere.
+                Holds in part if one of the two diverges more often at some learning rates.
+``no_better``   holds if the interval of the ratio lies above ``1 / margin``. Does not hold if it lies below.
+``below``, ``within``: compare the interval of an interquartile mean with bounds.
 
-With fewer than 5 seeds (the independent unit) every comparison is inconclusive. A claim of several parts holds if all
-parts hold, does not hold if one does not, and is inconclusive otherwise.
+The margin of equivalence is a factor of 1.15. The paper calls methods the same where they differ by much less than in
+its figure 3, whose smallest ratio of μ̂ to μ is 0.61 (as run with the authors' code). A factor of 1.15 is a quarter of
+that difference, on a logarithmic scale.
+
+With fewer than 5 seeds a comparison is undecided. A claim holds if all its parts hold, holds in part if some do, does
+not hold if none does and at least one is refuted, and is undecided otherwise. Runs at a reduced scale cannot refute a
+claim, and confirm it at most in part (``at_reduced_scale``).
 """
 
 from __future__ import annotations
@@ -33,84 +33,235 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scipy import stats
+import numpy as np
 
 from ..analysis import statistics
 from ..analysis.curves import mean
-from ..analysis.formatting import format_effect, format_estimate, format_number, format_p_value, label
-from ..analysis.statistics import Array, Comparison, bootstrap, clip_errors, compare_all, holm, iqm, seed_log_ratios
+from ..analysis.formatting import format_estimate, format_number, format_p_value, format_ratio, label
+from ..analysis.statistics import Array, Comparison, bootstrap, compare, holm, iqm
 from ..analysis.trends import p_no_correlation
-from ..claims.verdict import Outcome, Verdict
 from ..records import Record
+from .verdict import Answer, Effect, Part, Reading, Verdict
 
 RESAMPLES = statistics.RESAMPLES
 SIGNIFICANCE_LEVEL = 0.05
 MIN_SEEDS = 5
-NEGLIGIBLE_DIFFERENCE, EQUIVALENCE_MARGIN = 0.05, 0.1  # relative differences
-MIN_EQUIVALENCE_WELCH_P = 0.1
-MAX_DIVERGENCE_GAP = 0.05  # share of pairs by which the divergences of equivalent methods may differ
-CONCLUSIONS: dict[Outcome, str] = {
-    "holds": "holds",
-    "does not hold": "does not hold",
-    "inconclusive": "is undecided",
-}
+EQUIVALENCE_MARGIN = 1.15  # a factor; see above
+MAX_DIVERGENCE_GAP = 0.05  # share of runs by which divergences may differ where errors are compared
+MAX_LISTED_PARTS = 3
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A comparison, with what the rules need besides."""
+class Instability:
+    """Learning rates at which one method diverges more often than the other."""
 
-    comparison: Comparison
-    pooled_difference: float  # mean of ``a`` minus mean of ``b``, as in Welch's test
-    paired_difference: float  # mean log ratio of ``a`` to ``b``, as in the paired test
+    line: str  # the method that does
+    where: str  # "α = 0.5"; empty if there is one learning rate only
+    diverged: int
+    other_diverged: int
+    runs: int  # of each of the two
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two methods, compared at the learning rates at which both are about equally stable."""
+
+    a: str
+    b: str
+    comparison: Comparison | None  # None if there is no such learning rate
     seeds: int
+    where: str  # these learning rates, "α ≤ 0.1"; empty if all are
+    instabilities: tuple[Instability, ...] = ()
+
+    def diverging(self, line: str) -> list[Instability]:
+        """Return where this one of the two methods diverges more often."""
+        return [each for each in self.instabilities if each.line == line]
 
     @property
-    def is_found(self) -> bool:
-        """Whether the paired test finds a difference of the same sign as that of the typical pair."""
-        return self.comparison.p_holm < SIGNIFICANCE_LEVEL and self.paired_difference * self.comparison.effect > 0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One part of a claim: the measurement, the statement that it tests, and the conclusion."""
-
-    measured: str  # effect and test, in words and numbers
-    statement: str
-    outcome: Outcome
-    effect: float | None = None
-    interval: tuple[float, float] | None = None
-    p: float | None = None
-    comparison: Comparison | None = None
+    def ratio(self) -> float:
+        """The typical ratio of the errors of ``a`` to those of ``b``."""
+        assert self.comparison is not None
+        return self.comparison.ratio
 
     @property
-    def text(self) -> str:
-        """Effect, test and conclusion as a sentence."""
-        return f"{self.measured}: “{self.statement}” {CONCLUSIONS[self.outcome]}."
+    def is_significant(self) -> bool:
+        return self.comparison is not None and self.comparison.p_holm < SIGNIFICANCE_LEVEL
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether the interval of the ratio lies within the margin of equivalence."""
+        if self.comparison is None:
+            return False
+        low, high = self.comparison.interval
+        return low >= 1 / EQUIVALENCE_MARGIN and high <= EQUIVALENCE_MARGIN
 
 
-def compare_pairs(errors: Mapping[str, Array], pairs: Iterable[tuple[str, str]], worst_error: float) -> list[Evidence]:
+def compare_pairs(
+    errors: Mapping[str, Array],
+    pairs: Iterable[tuple[str, str]],
+    worst_error: float,
+    levels: Sequence[Any] | None = None,
+    symbol: str = "α",
+) -> list[Contrast]:
     """Compare each pair of lines, with Holm's correction over all of them.
 
     Args:
         errors: ``[settings, seeds]`` per line; ``inf`` for diverged runs.
         pairs: keys of ``errors``.
-        worst_error: what a diverged run counts as.
+        worst_error: what a diverged run counts as, at learning rates at which errors are compared.
+        levels: the learning rate of each setting; if not given, all settings are one level.
+        symbol: of the levels.
     """
-    comparisons = compare_all(errors, list(pairs), worst_error, resamples=RESAMPLES)
-    finite = {line: clip_errors(values, worst_error) for line, values in errors.items()}
-    return [_evidence(comparison, finite[comparison.a], finite[comparison.b]) for comparison in comparisons]
+    found = [_contrast(errors, a, b, worst_error, levels, symbol) for a, b in pairs]
+    return holm_corrected(found)[0]
 
 
-def _evidence(comparison: Comparison, a: Array, b: Array) -> Evidence:
-    return Evidence(comparison, float(a.mean() - b.mean()), float(seed_log_ratios(a, b).mean()), a.shape[1])
+def _contrast(
+    errors: Mapping[str, Array], a: str, b: str, worst_error: float, levels: Sequence[Any] | None, symbol: str
+) -> Contrast:
+    settings, seeds = np.asarray(errors[a]).shape
+    of = np.zeros(settings) if levels is None else np.asarray(levels, dtype=float)
+    values = np.unique(of)
+    counts = {line: np.isinf(np.asarray(errors[line], dtype=float)).sum(1) for line in (a, b)}
+    runs = {value: int((of == value).sum()) * seeds for value in values}
+    gaps = {v: (counts[a][of == v].sum() - counts[b][of == v].sum()) / runs[v] for v in values}
+    stable = np.array([abs(gaps[value]) <= MAX_DIVERGENCE_GAP for value in of])
+    instabilities = []
+    for line, other, sign in ((a, b, 1), (b, a, -1)):
+        at = [value for value in values if sign * gaps[value] > MAX_DIVERGENCE_GAP]
+        if at:
+            inside = np.isin(of, at)
+            total = sum(runs[value] for value in at)
+            where = _format_levels(symbol, at, values)
+            instabilities.append(
+                Instability(line, where, int(counts[line][inside].sum()), int(counts[other][inside].sum()), total)
+            )
+    comparison = None
+    if stable.any():
+        kept = {line: np.asarray(errors[line], dtype=float)[stable] for line in (a, b)}
+        comparison = compare(a, kept[a], b, kept[b], worst_error, RESAMPLES)
+    where = _format_levels(symbol, np.unique(of[stable]).tolist(), values) if not stable.all() else ""
+    return Contrast(a, b, comparison, seeds, where, tuple(instabilities))
 
 
-def holm_corrected(evidence: Sequence[Evidence], *other_ps: float) -> tuple[list[Evidence], list[float]]:
+def _format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:
+    """Describe some of the values of a hyper-parameter.
+
+    >>> _format_levels("α", [0.05, 0.1], [0.05, 0.1, 0.5]), _format_levels("α", [0.05], [0.05, 0.1])
+    ('α ≤ 0.1', 'α = 0.05')
+    >>> _format_levels("α", [0.1, 0.5], [0.05, 0.1, 0.5]), _format_levels("α", [0.05, 0.5], [0.05, 0.1, 0.5])
+    ('α ≥ 0.1', 'α = 0.05 and 0.5')
+    >>> _format_levels("α", [0.1, 0.5], [0.1, 0.5])
+    'every α'
+    """
+    chosen, values = sorted(chosen), sorted(values)
+    if chosen == values:
+        return f"every {symbol}" if len(values) > 1 else ""
+    if len(chosen) > 1 and chosen == values[: len(chosen)]:
+        return f"{symbol} ≤ {chosen[-1]:g}"
+    if len(chosen) > 1 and chosen == values[-len(chosen) :]:
+        return f"{symbol} ≥ {chosen[0]:g}"
+    *others, last = (f"{value:g}" for value in chosen)
+    return f"{symbol} = {', '.join(others)} and {last}" if others else f"{symbol} = {last}"
+
+
+def holm_corrected(contrasts: Sequence[Contrast], *other_ps: float) -> tuple[list[Contrast], list[float]]:
     """Apply Holm's correction over all tests of a verdict: separate comparisons and p-values of other tests."""
-    ps = holm([*(each.comparison.p_paired for each in evidence), *other_ps])
-    pairs = zip(evidence, ps, strict=False)
-    return [replace(e, comparison=replace(e.comparison, p_holm=p)) for e, p in pairs], ps[len(evidence) :]
+    compared = [contrast for contrast in contrasts if contrast.comparison is not None]
+    ps = holm([*(c.comparison.p_paired for c in compared if c.comparison), *other_ps])
+    corrected = dict(zip(map(id, compared), ps, strict=False))
+    return [
+        replace(c, comparison=replace(c.comparison, p_holm=corrected[id(c)])) if c.comparison else c for c in contrasts
+    ], ps[len(compared) :]
+
+
+def differs(contrast: Contrast) -> Part:
+    """Judge whether the errors of ``a`` and ``b`` differ. Diverging more often is a difference too."""
+    answer: Answer = "undecided"
+    if contrast.is_significant or contrast.comparison is None:
+        answer = "holds"
+    elif contrast.is_equivalent:
+        answer = "holds in part" if contrast.instabilities else "does not hold"
+    return _part(contrast, f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
+
+
+def better(contrast: Contrast, max_ratio: float = 1.0, relation: str = "has a lower error than") -> Part:
+    """Judge whether ``a`` has a lower error than ``b``, by a ratio of at most ``max_ratio``."""
+    answer: Answer = "undecided"
+    if contrast.comparison is None:
+        answer = "holds" if contrast.diverging(contrast.b) and not contrast.diverging(contrast.a) else "does not hold"
+    elif contrast.is_significant and contrast.ratio < 1:
+        low, _ = contrast.comparison.interval
+        answer = "holds" if contrast.ratio <= max_ratio else "does not hold" if low > max_ratio else "undecided"
+    elif contrast.is_significant or contrast.is_equivalent:
+        answer = "does not hold"
+    if answer == "holds" and contrast.diverging(contrast.a):
+        answer = "holds in part"
+    size = f" by a factor of {format_number(1 / max_ratio)} or more" if max_ratio < 1 else ""
+    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}{size}", answer)
+
+
+def equivalent(contrast: Contrast, relation: str = "is as good as") -> Part:
+    """Judge whether the errors of ``a`` and ``b`` are about the same."""
+    answer: Answer = "undecided"
+    if contrast.comparison is None:
+        answer = "does not hold"
+    elif contrast.is_equivalent:
+        answer = "holds in part" if contrast.instabilities else "holds"
+    elif _excludes(contrast.comparison, 1 / EQUIVALENCE_MARGIN, EQUIVALENCE_MARGIN):
+        answer = "does not hold"
+    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}", answer)
+
+
+def no_better(contrast: Contrast, relation: str = "is no better than") -> Part:
+    """Judge whether ``a`` has no lower error than ``b``, up to the margin of equivalence."""
+    answer: Answer = "undecided"
+    if contrast.comparison is None:
+        answer = "does not hold" if contrast.diverging(contrast.b) and not contrast.diverging(contrast.a) else "holds"
+    elif contrast.comparison.interval[0] >= 1 / EQUIVALENCE_MARGIN:
+        answer = "holds"
+    elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
+        answer = "does not hold"
+    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}", answer)
+
+
+def _excludes(comparison: Comparison, low: float, high: float) -> bool:
+    """Return whether the whole interval of the ratio lies on one side of the bounds."""
+    return comparison.interval[1] < low or comparison.interval[0] > high
+
+
+def below(quantity: str, values: Array, bound: float, statement: str) -> Part:
+    """Judge whether the interquartile mean of ``values [settings, seeds]`` is below the bound."""
+    return within(quantity, values, -np.inf, bound, statement)
+
+
+def within(quantity: str, values: Array, low: float, high: float, statement: str) -> Part:
+    """Judge whether the interquartile mean of ``values [settings, seeds]`` is between the two bounds."""
+    value, interval = float(iqm(values)), confidence_interval(iqm, values)
+    inside, outside = low <= interval[0] and interval[1] <= high, interval[1] < low or interval[0] > high
+    answer = decide(inside, values.shape[1]) if inside or outside else "undecided"
+    found = f"{quantity} {format_estimate(value, interval)}"
+    return Part(statement, answer, found, effect=Effect(quantity, value, interval, is_ratio=False))
+
+
+def trend(quantity: str, rho: Array, p: float, statement: str) -> Part:
+    """Judge whether correlations ``[settings, seeds]`` are positive, given their corrected p-value."""
+    value, interval = float(rho.mean()), confidence_interval(mean, rho)
+    found = f"{quantity}: mean rank correlation {format_estimate(value, interval)}"
+    answer = decide(p < SIGNIFICANCE_LEVEL and value > 0, rho.shape[1])
+    return Part(statement, answer, found, format_p_value(p), Effect(quantity, value, interval, is_ratio=False))
+
+
+def trends(correlations: Mapping[str, Array], statement: str) -> list[Part]:
+    """Judge whether correlations are positive, with Holm's correction over all of them."""
+    corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
+    pairs = zip(correlations.items(), corrected, strict=True)
+    return [trend(quantity, rho, p, statement) for (quantity, rho), p in pairs]
+
+
+def decide(holds: bool, seeds: int = MIN_SEEDS) -> Answer:
+    """Return the answer; undecided with fewer than ``MIN_SEEDS`` seeds."""
+    return "undecided" if seeds < MIN_SEEDS else "holds" if holds else "does not hold"
 
 
 def confidence_interval(statistic: Callable[[Any], Any], values: Array) -> tuple[float, float]:
@@ -119,193 +270,136 @@ def confidence_interval(statistic: Callable[[Any], Any], values: Array) -> tuple
     return float(low), float(high)
 
 
-def differs(evidence: Evidence, threshold: float = SIGNIFICANCE_LEVEL) -> Finding:
-    """Judge whether ``a`` differs from ``b``; ``threshold`` is the paper's for Welch's p."""
-    c = evidence.comparison
-    outcome: Outcome = "inconclusive"
-    if c.p_welch < threshold and c.p_holm < SIGNIFICANCE_LEVEL:
-        outcome = "holds"
-    elif min(c.p_welch, c.p_holm) >= SIGNIFICANCE_LEVEL and max(map(abs, c.interval)) <= EQUIVALENCE_MARGIN:
-        outcome = "does not hold"
-    return _finding(evidence, "differs from", outcome)
-
-
-def better(
-    evidence: Evidence,
-    threshold: float = SIGNIFICANCE_LEVEL,
-    min_reduction: float = 0.0,
-    relation: str = "is better than",
-) -> Finding:
-    """Judge whether ``a`` has a lower error than ``b``, by at least ``min_reduction`` of ``b``'s."""
-    c = evidence.comparison
-    outcome = differs(evidence, threshold).outcome
-    if evidence.is_found and c.effect > 0:
-        outcome = "does not hold"
-    elif outcome == "holds" and not (
-        evidence.is_found and c.effect <= -min_reduction and evidence.pooled_difference < 0
-    ):
-        outcome = "inconclusive"
-    size = f" by {100 * min_reduction:.0f} % or more" if min_reduction else ""
-    return _finding(evidence, relation, outcome, size)
-
-
-def equivalent(evidence: Evidence) -> Finding:
-    """Judge whether ``a`` does not differ from ``b``."""
-    c = evidence.comparison
-    outcome: Outcome = "inconclusive"
-    if (evidence.is_found and abs(c.effect) >= NEGLIGIBLE_DIFFERENCE) or _divergences_differ(c):
-        outcome = "does not hold"
-    elif c.p_welch > MIN_EQUIVALENCE_WELCH_P and max(map(abs, c.interval)) <= EQUIVALENCE_MARGIN:
-        outcome = "holds"
-    return _no_difference_finding(evidence, "does not differ from", outcome)
-
-
-def _divergences_differ(c: Comparison) -> bool:
-    """Return whether one of the two diverges more often, by a relevant and significant margin."""
-    contingency = [[c.diverged_a, c.pairs - c.diverged_a], [c.diverged_b, c.pairs - c.diverged_b]]
-    is_relevant = abs(c.diverged_a - c.diverged_b) > MAX_DIVERGENCE_GAP * c.pairs
-    return is_relevant and float(stats.fisher_exact(contingency).pvalue) < SIGNIFICANCE_LEVEL
-
-
-def close_to(evidence: Evidence, bound: float) -> Finding:
-    """Judge whether ``a`` is within ``±bound`` of ``b``, relatively."""
-    c = evidence.comparison
-    low, high = c.interval
-    outcome: Outcome = "inconclusive"
-    if max(abs(low), abs(high)) <= bound:
-        outcome = "holds"
-    elif low > bound or high < -bound:
-        outcome = "does not hold"
-    return _no_difference_finding(evidence, "is close to", outcome, f" (within {100 * bound:.0f} %)")
-
-
-def no_better(evidence: Evidence, relation: str = "is no better than") -> Finding:
-    """Judge whether ``a`` has no lower error than ``b``."""
-    c = evidence.comparison
-    outcome: Outcome = "inconclusive"
-    if evidence.is_found and c.effect <= -NEGLIGIBLE_DIFFERENCE:
-        outcome = "does not hold"
-    elif c.interval[0] > -EQUIVALENCE_MARGIN:
-        outcome = "holds"
-    return _no_difference_finding(evidence, relation, outcome)
-
-
-def below(quantity: str, values: Array, bound: float) -> Finding:
-    """Judge whether the interquartile mean of ``values [settings, seeds]`` is below the bound."""
-    value, interval = float(iqm(values)), confidence_interval(iqm, values)
-    overlaps = interval[0] <= bound < interval[1]
-    outcome = "inconclusive" if overlaps else decide(interval[1] <= bound, values.shape[1])
-    measured = f"{quantity}: {format_estimate(value, interval)}"
-    return Finding(measured, f"at most {format_number(bound)}", outcome, value, interval)
-
-
-def within(quantity: str, values: Array, low: float, high: float) -> Finding:
-    """Judge whether the interquartile mean of ``values [settings, seeds]`` is between the two bounds."""
-    value, interval = float(iqm(values)), confidence_interval(iqm, values)
-    inside, outside = low <= interval[0] and interval[1] <= high, interval[1] < low or interval[0] > high
-    outcome = decide(inside, values.shape[1]) if inside or outside else "inconclusive"
-    measured = f"{quantity}: {format_estimate(value, interval)}"
-    return Finding(measured, f"from {format_number(low)} to {format_number(high)}", outcome, value, interval)
-
-
-def decide(holds: bool, seeds: int = MIN_SEEDS) -> Outcome:
-    """Return the outcome; inconclusive with fewer than ``MIN_SEEDS`` seeds."""
-    return "inconclusive" if seeds < MIN_SEEDS else "holds" if holds else "does not hold"
-
-
-def mark_too_short(finding: Finding, steps: int) -> Finding:
-    """Return the finding as inconclusive: its statement is about longer training than ``steps``."""
-    return replace(
-        finding, measured=f"{finding.measured} ({steps:,} steps are too few to decide)", outcome="inconclusive"
-    )
-
-
-def combine_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the outcome of a claim of several parts."""
-    found = set(outcomes)
-    return "does not hold" if "does not hold" in found else "inconclusive" if "inconclusive" in found else "holds"
+def combine_answers(answers: Iterable[Answer]) -> Answer:
+    """Return the answer to a claim of several parts."""
+    found = set(answers) - {"shown", "not run"}
+    if not found:
+        return "shown"
+    if found == {"holds"}:
+        return "holds"
+    if found & {"holds", "holds in part"}:
+        return "holds in part"
+    return "does not hold" if "does not hold" in found else "undecided"
 
 
 def make_verdict(
     claim: int,
-    findings: Sequence[Finding],
+    parts: Sequence[Part],
     records: Sequence[Record],
-    note: str = "",
-    reading: str = "",
-    lead: str = "",
+    notes: str = "",
+    reading: Reading = "text",
+    scope: str = "",
+    why: str = "",
+    is_extra: bool = False,
 ) -> Verdict:
-    """Combine the findings of a claim.
+    """Combine the parts of a claim.
 
     Args:
         claim: its number.
-        findings: one per part of the claim. Effect and p of the verdict are those of the deciding finding: the first
-            that failed, or else the first.
-        records: the runs that the findings compare; they are counted.
-        note: text after the findings.
-        reading: which interpretation of the claim this is.
-        lead: text before the findings.
+        parts: the first one is the main one, whose effect is shown for the claim.
+        records: the runs that the parts compare; they are counted.
+        notes: further numbers.
+        reading: which reading of the claim this is.
+        scope: which part of the claim it is about, if several figures answer it.
+        why: the answer in one plain sentence; if not given, it lists the parts by answer.
+        is_extra: whether it asks something that the paper does not claim.
     """
-    outcome = combine_outcomes(finding.outcome for finding in findings)
-    deciding = next(finding for finding in findings if finding.outcome == outcome)
-    ordered = [finding.text for each in CONCLUSIONS for finding in findings if finding.outcome == each]
     return Verdict(
         claim,
-        outcome,
-        " ".join(filter(None, [lead, *ordered, note])),
-        effect=deciding.effect,
-        interval=deciding.interval,
-        p=deciding.p,
+        combine_answers(part.answer for part in parts),
+        why or explain(parts),
+        tuple(parts),
+        reading,
+        scope,
+        is_extra,
+        notes,
         runs=len(records),
         diverged=sum(record.diverged_at is not None for record in records),
-        reading=reading,
-        comparisons=tuple({finding.comparison: None for finding in findings if finding.comparison}),
     )
 
 
-def describe_comparison(evidence: Evidence) -> str:
+def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", reading: Reading = "text") -> Verdict:
+    """Return the verdict of a figure from which the paper draws no conclusion: it is shown and not judged."""
+    diverged = sum(record.diverged_at is not None for record in records)
+    return Verdict(claim, "shown", why, reading=reading, notes=notes, runs=len(records), diverged=diverged)
+
+
+def at_reduced_scale(verdict: Verdict) -> Verdict:
+    """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
+    softer: dict[Answer, Answer] = {"does not hold": "undecided"}
+    parts = tuple(replace(part, answer=softer.get(part.answer, part.answer)) for part in verdict.parts)
+    answer = combine_answers(part.answer for part in parts) if parts else softer.get(verdict.answer, verdict.answer)
+    why = verdict.why if parts == verdict.parts else explain(parts)
+    if answer == "holds":
+        answer = "holds in part"
+        why = f"At a reduced scale: {why}"
+    return replace(verdict, answer=answer, parts=parts, why=why)
+
+
+def explain(parts: Sequence[Part]) -> str:
+    """Describe the answer in one or two plain sentences: what holds, what does not, what is undecided."""
+    by_answer: dict[Answer, list[Part]] = {}
+    for part in parts:
+        by_answer.setdefault(part.answer, []).append(part)
+    if set(by_answer) == {"holds"}:
+        first = parts[0]
+        others = f"; the other {len(parts) - 1} parts hold too" if len(parts) > 2 else ""
+        second = f"; {parts[1].statement}: {parts[1].found}" if len(parts) == 2 else ""
+        return f"{_capitalized(first.statement)}: {first.found}{second}{others}."
+    headings: dict[Answer, str] = {
+        "holds": "Holds",
+        "holds in part": "In part",
+        "does not hold": "Does not hold",
+        "undecided": "Undecided",
+    }
+    if len(by_answer) == 1:
+        first = parts[0]
+        others = f" (and so for {len(parts) - 1} more)" if len(parts) > 1 else ""
+        return f"{_capitalized(first.statement)}? {_capitalized(first.found)}{others}."
+    return " ".join(f"{headings[answer]}: {_list(by_answer[answer])}." for answer in headings if answer in by_answer)
+
+
+def _list(parts: Sequence[Part]) -> str:
+    """List the statements of parts; with their numbers, unless they simply hold."""
+    texts = [p.statement if p.answer == "holds" else f"{p.statement} ({p.found})" for p in parts[:MAX_LISTED_PARTS]]
+    more = len(parts) - MAX_LISTED_PARTS
+    return "; ".join([*texts, *([f"{more} more"] if more > 0 else [])])
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def describe_contrast(contrast: Contrast) -> str:
     """Describe effect and tests of a comparison, without a conclusion."""
-    c = evidence.comparison
-    effect = format_effect(c.effect, c.interval)
-    tests = f"Welch {format_p_value(c.p_welch)}, paired {format_p_value(c.p_holm)}"
-    return f"{label(c.a)} vs {label(c.b)}: {effect}, {tests}"
+    found, test = _found(contrast), _test(contrast)
+    return f"{label(contrast.a)} / {label(contrast.b)}: {found}{f', {test}' if test else ''}"
 
 
-def _finding(evidence: Evidence, relation: str, outcome: Outcome, suffix: str = "") -> Finding:
-    c = evidence.comparison
-    if evidence.seeds < MIN_SEEDS:
-        outcome = "inconclusive"
-    statement = f"{label(c.a)} {relation} {label(c.b)}{suffix}"
-    return Finding(describe_comparison(evidence), statement, outcome, c.effect, c.interval, c.p_holm, c)
+def _part(contrast: Contrast, statement: str, answer: Answer) -> Part:
+    c = contrast.comparison
+    if contrast.seeds < MIN_SEEDS:
+        answer = "undecided"
+    effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
+    return Part(statement, answer, _found(contrast), _test(contrast), effect, c)
 
 
-def _no_difference_finding(evidence: Evidence, relation: str, outcome: Outcome, suffix: str = "") -> Finding:
-    """Return a finding that claims no difference; it cannot hold if one of the two diverges more often."""
-    c = evidence.comparison
-    if abs(c.diverged_a - c.diverged_b) <= MAX_DIVERGENCE_GAP * c.pairs:
-        return _finding(evidence, relation, outcome, suffix)
-    finding = _finding(evidence, relation, "inconclusive" if outcome == "holds" else outcome, suffix)
-    divergences = f"{c.diverged_a} vs {c.diverged_b} of {c.pairs} runs diverged"
-    return replace(finding, measured=f"{finding.measured}, {divergences}")
+def _found(contrast: Contrast) -> str:
+    """Describe the ratio where errors are compared, and where one of the two diverges."""
+    texts = []
+    if contrast.comparison is not None:
+        c = contrast.comparison
+        where = f" at {contrast.where}" if contrast.where else ""
+        texts.append(f"{format_ratio(c.ratio, c.interval)}{where}")
+    texts += map(_describe_instability, contrast.instabilities)
+    return "; ".join(texts)
 
 
-def trends(correlations: dict[str, Array]) -> list[Finding]:
-    """Judge whether correlations ``[settings, seeds]`` are positive, with Holm's correction over all of them.
-
-    Holds if the mean is positive and p < 0.05; does not hold otherwise; inconclusive with fewer than 5 seeds.
-    """
-    corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
-    return [trend(quantity, rho, p) for (quantity, rho), p in zip(correlations.items(), corrected, strict=True)]
+def _describe_instability(each: Instability) -> str:
+    at = f"at {each.where} " if each.where else ""
+    return f"{at}{label(each.line)} diverges in {each.diverged:,} of {each.runs:,} runs, the other in {each.other_diverged:,}"
 
 
-def trend(quantity: str, rho: Array, p: float) -> Finding:
-    """Judge whether correlations are positive, given their corrected p-value."""
-    effect, ends = float(rho.mean()), confidence_interval(mean, rho)
-    measured = f"{quantity}: mean rank correlation {format_estimate(effect, ends)}, {format_p_value(p)}"
-    return Finding(
-        measured,
-        "the correlation is positive",
-        decide(p < SIGNIFICANCE_LEVEL and effect > 0, rho.shape[1]),
-        effect,
-        ends,
-        p,
-    )
+def _test(contrast: Contrast) -> str:
+    c = contrast.comparison
+    return "" if c is None else f"paired {format_p_value(c.p_holm)} (Holm), Welch {format_p_value(c.p_welch)}"

@@ -1,4 +1,4 @@
-"""The paper's 25 claims."""
+"""The paper's 25 claims, in our words, with the place where the paper makes them."""
 
 from __future__ import annotations
 
@@ -7,89 +7,183 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper."""
+    """A claim of the paper, or a figure from which it draws no conclusion."""
 
     number: int
-    figure: str  # in the paper
-    problem: str
+    where: str  # in the paper
+    subject: str
     statement: str
+    figures: tuple[str, ...]  # names of the figures that answer it, all of which are needed
 
 
 CLAIMS = (
-    Claim(1, "1", "Regression", "μ* differs little from μ; μ̂ does not differ from μ"),
-    Claim(2, "2", "SVHN", "Only the training losses of μ* and μ differ (μ* is worse); test losses do not"),
-    Claim(3, "3", "Mountain Car, replay", "After 5,000 steps all four methods differ from one another"),
+    Claim(
+        1,
+        "section 3.1, figure 1",
+        "Regression",
+        "The oracle μ* differs from momentum μ, but by little; corrected momentum μ̂ does not differ from μ.",
+        ("fig1",),
+    ),
+    Claim(
+        2,
+        "section 3.1, figure 2",
+        "SVHN",
+        "Only the training losses of μ* and μ differ, and that of μ* is worse; test losses do not differ.",
+        ("fig2",),
+    ),
+    Claim(
+        3,
+        "section 3.2, figure 3",
+        "Mountain Car, replay",
+        "After 5,000 steps μ, μ*, μ̂ and μ̂ diag all differ from one another.",
+        ("fig3",),
+    ),
     Claim(
         4,
-        "4",
+        "section 3.2, figure 4",
         "Mountain Car, online",
-        "μ* and μ̂ beat μ and μ̂ diag; μ differs from μ̂ diag; μ* and μ̂ do not differ",
+        "μ* and μ̂ are better than μ and μ̂ diag, which differ from each other; μ* and μ̂ do not differ.",
+        ("fig4",),
     ),
-    Claim(5, "5", "Mountain Car, drift", "Values drift very little with RBF features, and a lot with MLPs"),
-    Claim(6, "12", "Mountain Car, RBFs", "With sparse RBFs all methods perform the same, including the oracle"),
-    Claim(7, "6", "Mountain Car, RBFs", "The wider the kernels, the larger the gap between μ̂ and μ"),
-    Claim(8, "7", "Mountain Car, RBFs", "The error rises with the mean drift"),
+    Claim(
+        5,
+        "section 3.2, figure 5",
+        "Mountain Car, drift",
+        "Target values drift very little with RBF features compared to MLPs.",
+        ("fig5",),
+    ),
+    Claim(
+        6,
+        "section 3.2, figure 12",
+        "Mountain Car, RBF features",
+        "With sparse RBF features all methods, the oracle included, perform virtually the same.",
+        ("fig12",),
+    ),
+    Claim(
+        7,
+        "section 3.2, figure 6",
+        "Mountain Car, RBF features",
+        "The wider the kernels, the larger the gap between μ̂ and μ.",
+        ("fig6",),
+    ),
+    Claim(
+        8,
+        "section 3.2, figure 7",
+        "Mountain Car, RBF features",
+        "Over kernel widths, the drift of target values correlates with the error.",
+        ("fig7",),
+    ),
     Claim(
         9,
-        "8",
-        "Mountain Car, agreement",
-        "Corrected gradients agree with the true gradients in training, and less so as the model converges",
+        "section 3.2, figure 8",
+        "Mountain Car, Taylor expansion",
+        "The cosine of Taylor-corrected gradients with the true ones is close to 1 throughout training, and lower as "
+        "the model converges.",
+        ("fig8",),
     ),
     Claim(
         10,
-        "13",
+        "section 3.2, figure 13",
         "Mountain Car, layers",
-        "Correcting the bottom layers matters far more than correcting the top ones; correcting all layers is best; "
-        "correcting both ends is no better than the bottom alone",
+        "Correcting the bottom layers is much better than correcting the top layers; correcting all is best; "
+        "correcting both ends is no better than the bottom alone.",
+        ("fig13",),
     ),
-    Claim(11, "9", "MsPacman", "Diagonal correction with Adam's denominator beats Adam, without a target network"),
+    Claim(
+        11,
+        "section 3.2, figure 9",
+        "MsPacman",
+        "Diagonally corrected momentum over Adam's denominator has a lower error than Adam, without a target network.",
+        ("fig9",),
+    ),
     Claim(
         12,
-        "16, 17",
-        "Mountain Car and MsPacman, frozen targets",
-        "Frozen targets learn much more slowly; on MsPacman they are more precise in the end",
+        "section 3.2, figures 16 and 17",
+        "Frozen targets",
+        "Frozen targets learn much more slowly than the baseline; on MsPacman they are more precise after a very long "
+        "time.",
+        ("fig16", "fig17"),
     ),
     Claim(
         13,
-        "–",
-        "Atari, control",
-        "A corrected critic gains little or no return; its drift is two to three times smaller; agreement is about 0.1",
+        "section 3.2",
+        "MsPacman, control",
+        "A corrected critic (PPO, 5-step Sarsa) improves control marginally at best; its drift is 2 to 3 times "
+        "smaller; the cosine with true gradients is about 0.1.",
+        ("claim13",),
     ),
     Claim(
         14,
-        "10",
+        "section 3.2, figure 10",
         "Mountain Car, batch size",
-        "Batches of one hurt μ̂ diag, but do not alone explain its poor online result",
+        "Batches of 1 make μ̂ diag significantly worse, but do not fully explain its poor online result.",
+        ("fig10",),
     ),
-    Claim(15, "11", "Mountain Car, momentum", "The methods depend on β in different ways"),
-    Claim(16, "14", "Acrobot, 5-step", "Similar to Mountain Car; n-step targets are needed to converge"),
-    Claim(17, "15", "Cartpole, 3-step", "Similar to Mountain Car; n-step targets are needed to converge"),
-    Claim(18, "18", "Mountain Car, 50,000 steps", "All methods converge to the value function"),
-    Claim(19, "19", "Mountain Car, learning rate", "The methods depend on α in different ways"),
-    Claim(20, "–", "Small MLP", "Keeping the second derivatives in Z has no visible effect"),
+    Claim(15, "figure 11", "Mountain Car, momentum", "Shows the error over β; no conclusion is drawn.", ("fig11",)),
+    Claim(
+        16,
+        "section 3.2, appendix D, figure 14",
+        "Acrobot",
+        "Results are very similar to Mountain Car's; targets of more than one step are needed to converge.",
+        ("fig14",),
+    ),
+    Claim(
+        17,
+        "section 3.2, appendix D, figure 15",
+        "Cartpole",
+        "Results are very similar to Mountain Car's; targets of more than one step are needed to converge.",
+        ("fig15",),
+    ),
+    Claim(
+        18,
+        "figure 18",
+        "Mountain Car, 50,000 steps",
+        "With ten times the steps, the methods gradually converge to the value function.",
+        ("fig18",),
+    ),
+    Claim(
+        19, "figure 19", "Mountain Car, learning rate", "Shows the error over α; no conclusion is drawn.", ("fig19",)
+    ),
+    Claim(
+        20,
+        "section 4",
+        "Small MLP",
+        "Leaving the second derivatives out of Z has a negligible effect in toy settings.",
+        ("claim20",),
+    ),
     Claim(
         21,
-        "–",
-        "Small MLP, activations",
-        "tanh, ELU and SELU have more stable Taylor expansions; Leaky ReLU learns best",
+        "appendix D",
+        "Activations",
+        "tanh, ELU and SELU have more stable Taylor expansions at random initialisation; Leaky ReLU learns best.",
+        ("claim21",),
     ),
     Claim(
         22,
-        "–",
-        "MsPacman, small model",
-        "Full correction beats Adam; most of its extra time is spent on backward passes, not on Z",
+        "appendix D",
+        "MsPacman, small network",
+        "The full correction beats Adam on a small network; most of its extra time goes into backward passes, not Z.",
+        ("claim22",),
     ),
     Claim(
         23,
-        "–",
-        "MsPacman, control",
-        "Parallel environments without replay or target network give decent agents with the small model",
+        "appendix D",
+        "MsPacman, control, small network",
+        "4 or more parallel games and 5-step Sarsa give decent agents without replay or target network.",
+        ("claim23",),
     ),
-    Claim(24, "–", "Linear value function", "Z does not depend on θ, so μ̂ = μ*"),
+    Claim(
+        24,
+        "appendix B.3",
+        "Linear value function",
+        "Z does not depend on θ, so that the Taylor expansion is exact and μ̂ equals μ*.",
+        ("claim24",),
+    ),
     Claim(
         25,
-        "–",
+        "section 4",
         "Cost",
-        "Two more backward passes; 2n + n² stored elements for the full correction, 3n for the diagonal",
+        "Two more backward passes; 2n + n² more scalars for the full correction, 3n for the diagonal.",
+        ("claim25",),
     ),
 )

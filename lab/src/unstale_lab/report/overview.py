@@ -1,46 +1,55 @@
-"""Texts that all reports share: the one-paragraph result, the count of verdicts, provenance and cost."""
+"""Texts that all reports share: the one-paragraph result, provenance and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..analysis.formatting import format_duration
-from ..claims.verdict import Outcome
+from ..claims.verdict import READING_NAMES, Answer, Reading
 from ..summary import Summary
-from .tally import claim_records
+from .tally import claim_records, claims_by_answer
 
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-OUTCOME_SIGNS: dict[Outcome, str] = {"holds": "✓", "does not hold": "✗", "inconclusive": "?", "not run": "–"}
+ANSWER_SIGNS: dict[Answer, str] = {
+    "holds": "✓",
+    "holds in part": "◐",
+    "does not hold": "✗",
+    "undecided": "?",
+    "shown": "·",
+    "not run": "–",
+}
+# For one claim and for several.
+ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "holds in part": ("holds in part", "hold in part"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+    "shown": ("is shown only", "are shown only"),
+    "not run": ("is not run", "are not run"),
+}
 
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
 
-def claims_by_outcome(records: Iterable[Mapping[str, Any]]) -> dict[Outcome, list[int]]:
-    """Return the numbers of the claims by outcome."""
-    claims: dict[Outcome, list[int]] = {outcome: [] for outcome in OUTCOMES}
-    for record in records:
-        claims[record["verdict"]].append(record["claim"])
-    return claims
+def describe_tally(records: Sequence[dict[str, Any]], reading: Reading) -> str:
+    """Return how many claims hold for a reading: "7 hold, 10 hold in part and 2 are shown only"."""
+    counts = {answer: len(claims) for answer, claims in claims_by_answer(records, reading).items()}
+    *texts, last = [f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count]
+    return f"{', '.join(texts)} and {last}" if texts else last
 
 
-def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
+def describe_results(records: Sequence[dict[str, Any]]) -> str:
     """Return the result of all claims as a paragraph."""
-    counts = {outcome: len(claims) for outcome, claims in claims_by_outcome(records).items()}
-    measured = len(records) - counts["not run"]
+    measured = [record for record in records if record["verdicts"]]
     if not measured:
         return f"None of the paper's {len(records)} claims has been measured yet."
-    scales = sorted({str(r["scale"]) for r in records if r["scale"]})
-    sentences = [
-        f"Of the paper's {len(records)} claims, {measured} {_is_or_are(measured)} measured here: "
-        f"{counts['holds']} {'holds' if counts['holds'] == 1 else 'hold'}, {counts['does not hold']} "
-        f"{'does' if counts['does not hold'] == 1 else 'do'} not hold, and {counts['inconclusive']} "
-        f"{_is_or_are(counts['inconclusive'])} inconclusive.",
-        f"{counts['not run']} {_is_or_are(counts['not run'])} not run." if counts["not run"] else "",
-        f"Scale: {' and '.join(scales)}.",
-        "Diverged runs are always counted and never dropped." if any(r["diverged"] for r in records) else "",
-    ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    readings: list[Reading] = ["text"]
+    if any(record["answers"]["code"]["is_own"] for record in measured):
+        readings.append("code")
+    tallies = "; ".join(f"{READING_NAMES[reading]}, {describe_tally(records, reading)}" for reading in readings)
+    reduced = sorted({v["section"] for record in measured for v in record["verdicts"] if v["scale"] != "paper"})
+    scale = f" Below the paper's scale, where no claim can be refuted: {', '.join(reduced)}." if reduced else ""
+    return f"Of the paper's {len(records)} claims, {tallies}.{scale}"
 
 
 def describe_answer(summaries: Sequence[Summary]) -> list[str]:
@@ -51,10 +60,6 @@ def describe_answer(summaries: Sequence[Summary]) -> list[str]:
     if not measured or any(summary.claims for summary in judged):
         sentences.insert(0, describe_results(claim_records(judged)))
     return sentences
-
-
-def _is_or_are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def describe_provenance(summaries: Sequence[Summary]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The answers to all claims as JSON-like records, from which all reports are made."""
+"""The answers to all claims as JSON-like records, from which all reports are made, and how many claims hold."""
 
 from __future__ import annotations
 
@@ -6,44 +6,53 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..claims.judging import combine_answers
 from ..claims.paper import CLAIMS, Claim
-from ..claims.verdict import Verdict
+from ..claims.verdict import ANSWERS, READINGS, Answer, Reading
 from ..summary import Summary, in_order
 
+Record = dict[str, Any]
 
-def claim_records(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
-    """Return one record per claim; if it has several readings, ``readings`` has them all, the paper's first."""
-    found: dict[int, list[dict[str, Any]]] = {}
+
+def claim_records(summaries: Iterable[Summary]) -> list[Record]:
+    """Return one record per claim: the answer for each reading, and the verdicts that it is made of."""
+    found: dict[int, list[Record]] = {}
     for summary in in_order(summaries):
         for verdict in summary.verdicts:
-            found.setdefault(verdict.claim, []).append(_reading(verdict, summary))
+            source = {"section": summary.name, "scale": summary.scale, "command": summary.command}
+            found.setdefault(verdict.claim, []).append(asdict(verdict) | source)
     return [_record(claim, found.get(claim.number, [])) for claim in CLAIMS]
 
 
-def _record(claim: Claim, readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    fields = {"claim": claim.number, "figure": claim.figure, "problem": claim.problem, "statement": claim.statement}
-    several = list(readings) if len(readings) > 1 else []
-    return fields | (readings[0] if readings else _NOT_RUN) | {"readings": several}
+def _record(claim: Claim, verdicts: Sequence[Record]) -> Record:
+    own = {name: value for name, value in asdict(claim).items() if name != "figures"}
+    answers = {reading: _answer(claim, verdicts, reading) for reading in READINGS}
+    return own | {"answers": answers, "verdicts": list(verdicts)}
 
 
-def _reading(verdict: Verdict, summary: Summary) -> dict[str, Any]:
-    own = asdict(verdict)
-    del own["claim"]
-    source = {"section": summary.name, "scale": summary.scale, "command": summary.command}
-    return {"verdict": own.pop("outcome")} | own | source
+def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Record:
+    """Combine the verdicts of all scopes. Where the authors ran what the text has, there is one verdict for both."""
+    judged = [verdict for verdict in verdicts if not verdict["is_extra"]]
+    chosen = []
+    for scope in dict.fromkeys(verdict["scope"] for verdict in judged):
+        own = [v for v in judged if v["scope"] == scope and v["reading"] == reading]
+        chosen += own or [v for v in judged if v["scope"] == scope and v["reading"] == "text"]
+    answers: list[Answer] = [verdict["answer"] for verdict in chosen]
+    sentences = [f"{v['scope']}: {v['why']}" if v["scope"] and len(chosen) > 1 else v["why"] for v in chosen]
+    missing = set(claim.figures) - {verdict["section"] for verdict in chosen}
+    if chosen and missing:
+        answers.append("undecided")
+        sentences.append(f"Not run: {', '.join(sorted(missing))}.")
+    return {
+        "answer": combine_answers(answers) if answers else "not run",
+        "why": " ".join(sentences),
+        "is_own": any(verdict["reading"] == reading for verdict in chosen),
+    }
 
 
-_NOT_RUN: dict[str, Any] = {
-    "verdict": "not run",
-    "reading": "",
-    "note": "",
-    "effect": None,
-    "interval": None,
-    "p": None,
-    "runs": 0,
-    "diverged": 0,
-    "comparisons": (),
-    "section": None,
-    "scale": None,
-    "command": None,
-}
+def claims_by_answer(records: Iterable[Record], reading: Reading) -> dict[Answer, list[int]]:
+    """Return the numbers of the claims by answer."""
+    claims: dict[Answer, list[int]] = {answer: [] for answer in ANSWERS}
+    for record in records:
+        claims[record["answers"][reading]["answer"]].append(record["number"])
+    return claims

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...analysis.curves import AXIS_LABELS, MSE, mean, series_with_band
-from ...analysis.formatting import MISSING, format_effect, format_interval, format_number, format_p, format_p_value
+from ...analysis.formatting import MISSING, format_interval, format_number, format_p, format_p_value, format_ratio
 from ...analysis.panels import Panel, Series, Table
 from ...analysis.statistics import clip_errors, holm, iqm
 from .contest import Contestant, Entry, Setup, SetupResult, Study, holm_p
@@ -229,8 +229,7 @@ def _format_cell_beta(contestant: Contestant, cell: Cell) -> str:
 
 def _describe_difference(cell: Cell) -> str:
     """Return the difference from the uncorrected optimizer: in percent, or as a ratio if it is large."""
-    low, high = cell.ratio.interval
-    return format_effect(cell.ratio.value - 1, (low - 1, high - 1))
+    return format_ratio(cell.ratio.value, cell.ratio.interval)
 
 
 # Sentences.
