@@ -65,7 +65,8 @@ def reproduce(
         str,
         arg(
             metavar="|".join(SCALES),
-            help="smoke: seconds (images: minutes); quick: minutes to an hour; paper: the full grid of the paper",
+            help="smoke: seconds (images: minutes); quick: minutes to an hour; large: an hour on a GPU for images "
+            "and games, otherwise paper; paper: the full grid of the paper",
         ),
     ] = "quick",
     device: Device = "cpu",

@@ -11,7 +11,8 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, get_args, get_type_hints
 
-Scale = Literal["smoke", "quick", "paper"]
+# "large" is below the paper's scale for images and games alone: the largest that an hour on a GPU allows.
+Scale = Literal["smoke", "quick", "large", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
@@ -33,15 +34,18 @@ class Run:
     damped: bool = True  # undamped momentum lacks the factor 1-β, and equals damped momentum with α / (1-β)
     rbf_grid: int = 0  # number of radial basis functions per dimension; 0 is none
     rbf_width: float = 1.0  # σ², in units of squared grid cells
+    rbf_amplitude: float = 1.0  # of the radial basis functions
     horizon: int = 0  # of the oracle, in batches; 0 is the paper's 2 / (1-β)
     corrected_layers: tuple[int, ...] = ()  # for the method "layers": indices of fully corrected layers; 0 is the first
     measure: tuple[str, ...] = ()  # keys of ``engine.measurements.MEASUREMENTS``: "drift", "agreement", ...
     precision: str = "float32"  # or "float64", or "tf32": float32 with TF32 matrix products on a GPU
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
+    initialization: str = "default"  # or "glorot": Glorot's uniform weights, zero biases
     lr_schedule: str = "constant"  # a key of ``engine.schedules.LR_SCHEDULES``
     weight_average: float = 0.0  # decay of the moving average of the parameters that errors are measured on; 0: none
     trace_decay: float = 0.0  # λ of accumulating eligibility traces; 0: none
     slots: int = 0  # of a reservoir correction
+    convention: str = "text"  # of the paper; or "code": as the authors' code has it, see ``engine.conventions``
     trust: float = -1.0  # bound κ on the correction instead of the method's; 0: no bound; negative: the method's
 
     def __post_init__(self) -> None:

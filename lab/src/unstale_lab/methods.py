@@ -64,6 +64,8 @@ METHODS: dict[str, Method] = {
     "second_order": Method("μ̂ with second derivatives", PURPLE, "full", second_order=True),
     "window": Method("μ̂ (window)", BLUE, "window", trust=1.0),
     "adam": Method("Adam", ORANGE, adam=True),
+    # Adam with the α and β that the paper gives its corrections.
+    "adam_matched": Method("Adam, α and β of μ̂", PURPLE, adam=True),
     # "/√": divided by Adam's denominator.
     "adam_oracle": Method("μ*/√", GREY, "oracle", adam=True),
     "adam_dense": Method("μ̂/√", PINK, "full", trust=1.0, adam=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .claims.judging import at_reduced_scale
 from .errors import UserError
 from .experiment import SCALES, Run, Scale, unique
 from .figures import FIGURES, find
@@ -49,7 +50,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         command=f"unstale-lab reproduce {figure.name} --scale {scale}"
         + (" --device cuda" if _gpus(origin.values) else ""),
         panels=figure.panels(records),
-        verdicts=figure.judge(records),
+        verdicts=[v if scale == "paper" else at_reduced_scale(v) for v in figure.judge(records)],
         findings=figure.findings(records),
         tables=figure.tables(records),
         measured=figure.measured(records),
@@ -69,7 +70,8 @@ def _cut(figure: Figure, scale: Scale) -> str:
         return ""
     full = "the paper's" if figure.claims else "the full one"
     smaller = f"Run at the scale “{scale}”, which is smaller than {full}."
-    return f"{smaller} {figure.cut}" if scale == "quick" and figure.cut else smaller
+    cut = {"quick": figure.cut, "large": figure.large_cut}.get(scale, "")
+    return f"{smaller} {cut}" if cut else smaller
 
 
 def fresh_summaries(store: Store, before: Sequence[Summary]) -> list[Summary]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..analysis.panels import Series
 from ..records import Record
 from .curves import learning_curves
+from .panels import Series
 from .run_table import Fields, tabulate
 from .statistics import Array
 
@@ -22,8 +22,8 @@ COSINE_CURVES = {
 
 
 def cosine_curves(records: Sequence[Record], kind: str = "samples", by: Fields = ("method",)) -> list[Series]:
-    """Return the mean cosine along training. A diverged run counts as -1."""
-    curves = learning_curves(_with_disagreement(records, kind), curve=kind, by=by, worst_error=MAX_DISAGREEMENT)
+    """Return the mean cosine along training, of the runs that did not diverge."""
+    curves = learning_curves(_with_disagreement(records, kind), curve=kind, by=by)
     return [_to_cosine(series) for series in curves]
 
 

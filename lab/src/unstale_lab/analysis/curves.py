@@ -1,9 +1,8 @@
 """Panels from records: learning curves, errors over a hyper-parameter, divergence rates.
 
-The paper plots means. In a mean, errors are clipped at ``RunTable.worst_error``, which is also what a diverged run
-counts as: diverged runs are never dropped, and huge errors on the way to divergence do not hide the rest. The
-interquartile mean (IQM) is not clipped: it is infinite, and its line ends, once more than a quarter of the runs have
-diverged.
+The paper plots means. A mean is over the runs that did not diverge, and the number of those that did is written beside
+its line: no number is made up for a diverged run. The interquartile mean (IQM) counts a diverged run as worse than any
+other: it is infinite, and its line ends, once more than a quarter of the runs have diverged.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from ..analysis.panels import Panel, Series
 from ..records import Record
-from .run_table import Fields, Line, RunTable, tabulate
-from .statistics import Array, bootstrap, clip_errors, divergence_rate, iqm
+from .run_table import Fields, Line, RunTable, select, tabulate
+from .statistics import Array, bootstrap, divergence_rate, iqm
 
 RESAMPLES = 400  # for a band in a plot; intervals in verdicts use more
 MSE = "mean squared error"  # axis label
@@ -33,8 +32,11 @@ Statistic = Callable[[Any], Any]  # [..., settings, seeds] → [...]
 
 
 def mean(errors: Any) -> Any:
-    """Return the mean over ``[..., settings, seeds]``."""
-    return np.asarray(errors, dtype=float).mean(axis=(-2, -1))
+    """Return the mean over ``[..., settings, seeds]``, without runs that are NaN; NaN if all are."""
+    errors = np.asarray(errors, dtype=float)
+    is_number = ~np.isnan(errors)
+    total, count = np.where(is_number, errors, 0.0).sum(axis=(-2, -1)), is_number.sum(axis=(-2, -1))
+    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
 
 
 STATISTIC_NAMES: dict[Statistic, str] = {mean: "mean", iqm: "IQM"}
@@ -52,7 +54,6 @@ def learning_curves(
     curve: str = "evaluation",
     by: Fields = ("method",),
     first: int = 0,
-    worst_error: float | None = None,
 ) -> list[Series]:
     """Return a learning curve for each method, from the ``first`` measurement on.
 
@@ -62,24 +63,26 @@ def learning_curves(
         curve: name of the curve in the records.
         by: fields that distinguish lines.
         first: index of the first measurement to show.
-        worst_error: where to clip errors for a mean; by default ``RunTable.worst_error``.
     """
     table = tabulate(records, by)
     curves = {line: values[first:] for line, values in table.curves(curve).items()}
     if statistic is mean:
-        curves = _clip(curves, table.worst_error(curve) if worst_error is None else worst_error)
+        curves = {line: _survivors(values) for line, values in curves.items()}
     at = table.at[first:]
     return [
         series_with_band(str(line), at, curves[line], statistic, **_series_fields(table, line, by)) for line in curves
     ]
 
 
-def learning_panels(records: Sequence[Record], prefix: str = "") -> list[Panel]:
-    """Return the paper's panel, with means, and the same with interquartile means."""
-    return [
-        Panel(_title(prefix, STATISTIC_NAMES[statistic]), "steps", MSE, learning_curves(records, statistic), log_y=True)
-        for statistic in (mean, iqm)
-    ]
+def paper_panel(records: Sequence[Record], title: str, methods: Sequence[str], curve: str = "evaluation") -> Panel:
+    """Return a panel like the paper's: mean errors of its methods over steps."""
+    selected = select(records, method=list(methods))
+    return Panel(title, "steps", MSE, learning_curves(selected, mean, curve), log_y=True)
+
+
+def iqm_panel(records: Sequence[Record], curve: str = "evaluation", prefix: str = "") -> Panel:
+    """Return interquartile means of all methods over steps."""
+    return Panel(_title(prefix, "IQM of all methods"), "steps", MSE, learning_curves(records, iqm, curve), log_y=True)
 
 
 def sensitivity_curves(
@@ -97,19 +100,20 @@ def sensitivity_curves(
     ends = {line: errors[-1] for line, errors in table.curves(curve).items()}
     levels = {line: np.stack([errors[of == value] for value in values]) for line, errors in ends.items()}
     if statistic is mean:
-        levels = _clip(levels, table.worst_error(curve))
+        levels = {line: np.where(np.isinf(values), np.nan, values) for line, values in levels.items()}
     return [
         series_with_band(str(line), values, levels[line], statistic, **_series_fields(table, line, by), **more)
         for line in levels
     ]
 
 
-def sensitivity_panel(records: Sequence[Record], field: str, statistic: Statistic = iqm, prefix: str = "") -> Panel:
+def sensitivity_panel(
+    records: Sequence[Record], field: str, statistic: Statistic = iqm, prefix: str = "", curve: str = "evaluation"
+) -> Panel:
     """Return a panel of ``sensitivity_curves``."""
     title = _title(prefix, f"final error, {STATISTIC_NAMES[statistic]}")
-    return Panel(
-        title, AXIS_LABELS[field], MSE, sensitivity_curves(records, field, statistic), field in LOG_FIELDS, log_y=True
-    )
+    lines = sensitivity_curves(records, field, statistic, curve=curve)
+    return Panel(title, AXIS_LABELS[field], MSE, lines, field in LOG_FIELDS, log_y=True)
 
 
 def divergence_panels(records: Sequence[Record], field: str, prefix: str = "") -> list[Panel]:
@@ -135,13 +139,9 @@ def divergence_panels(records: Sequence[Record], field: str, prefix: str = "") -
     return [panel] if series else []
 
 
-def overview_panels(records: Sequence[Record], field: str = "alpha") -> list[Panel]:
-    """Return learning curves, sensitivity to a hyper-parameter and divergence rates."""
-    return [*learning_panels(records), sensitivity_panel(records, field), *divergence_panels(records, field)]
-
-
-def _clip(curves: dict[Line, Array], worst_error: float) -> dict[Line, Array]:
-    return {line: clip_errors(values, worst_error) for line, values in curves.items()}
+def _survivors(curves: Array) -> Array:
+    """Return curves ``[steps, settings, seeds]`` with NaN for runs that diverged by the last step."""
+    return np.where(np.isinf(curves[-1]), np.nan, curves)
 
 
 def _series_fields(table: RunTable, line: Line, by: Fields) -> dict[str, Any]:

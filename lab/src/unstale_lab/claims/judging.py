@@ -38,6 +38,7 @@ import numpy as np
 from ..analysis import statistics
 from ..analysis.curves import mean
 from ..analysis.formatting import format_estimate, format_number, format_p_value, format_ratio, label
+from ..analysis.run_table import RunTable
 from ..analysis.statistics import Array, Comparison, bootstrap, compare, holm, iqm
 from ..analysis.trends import p_no_correlation
 from ..records import Record
@@ -87,13 +88,12 @@ class Contrast:
     def is_significant(self) -> bool:
         return self.comparison is not None and self.comparison.p_holm < SIGNIFICANCE_LEVEL
 
-    @property
-    def is_equivalent(self) -> bool:
-        """Whether the interval of the ratio lies within the margin of equivalence."""
+    def is_equivalent(self, margin: float = EQUIVALENCE_MARGIN) -> bool:
+        """Return whether the interval of the ratio lies within the margin, a factor."""
         if self.comparison is None:
             return False
         low, high = self.comparison.interval
-        return low >= 1 / EQUIVALENCE_MARGIN and high <= EQUIVALENCE_MARGIN
+        return low >= 1 / margin and high <= margin
 
 
 def compare_pairs(
@@ -116,6 +116,11 @@ def compare_pairs(
     return holm_corrected(found)[0]
 
 
+def compare_methods(table: RunTable, pairs: Iterable[tuple[str, str]], curve: str = "evaluation") -> list[Contrast]:
+    """Compare the final errors of pairs of methods; learning rates at which one diverges are judged apart."""
+    return compare_pairs(table.final(curve), pairs, table.worst_error(curve), table.values("alpha"))
+
+
 def _contrast(
     errors: Mapping[str, Array], a: str, b: str, worst_error: float, levels: Sequence[Any] | None, symbol: str
 ) -> Contrast:
@@ -132,7 +137,7 @@ def _contrast(
         if at:
             inside = np.isin(of, at)
             total = sum(runs[value] for value in at)
-            where = _format_levels(symbol, at, values)
+            where = _format_levels(symbol, at, values.tolist())
             instabilities.append(
                 Instability(line, where, int(counts[line][inside].sum()), int(counts[other][inside].sum()), total)
             )
@@ -140,7 +145,7 @@ def _contrast(
     if stable.any():
         kept = {line: np.asarray(errors[line], dtype=float)[stable] for line in (a, b)}
         comparison = compare(a, kept[a], b, kept[b], worst_error, RESAMPLES)
-    where = _format_levels(symbol, np.unique(of[stable]).tolist(), values) if not stable.all() else ""
+    where = _format_levels(symbol, np.unique(of[stable]).tolist(), values.tolist()) if not stable.all() else ""
     return Contrast(a, b, comparison, seeds, where, tuple(instabilities))
 
 
@@ -180,7 +185,7 @@ def differs(contrast: Contrast) -> Part:
     answer: Answer = "undecided"
     if contrast.is_significant or contrast.comparison is None:
         answer = "holds"
-    elif contrast.is_equivalent:
+    elif contrast.is_equivalent():
         answer = "holds in part" if contrast.instabilities else "does not hold"
     return _part(contrast, f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
 
@@ -193,7 +198,7 @@ def better(contrast: Contrast, max_ratio: float = 1.0, relation: str = "has a lo
     elif contrast.is_significant and contrast.ratio < 1:
         low, _ = contrast.comparison.interval
         answer = "holds" if contrast.ratio <= max_ratio else "does not hold" if low > max_ratio else "undecided"
-    elif contrast.is_significant or contrast.is_equivalent:
+    elif contrast.is_significant or contrast.is_equivalent():
         answer = "does not hold"
     if answer == "holds" and contrast.diverging(contrast.a):
         answer = "holds in part"
@@ -201,16 +206,17 @@ def better(contrast: Contrast, max_ratio: float = 1.0, relation: str = "has a lo
     return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}{size}", answer)
 
 
-def equivalent(contrast: Contrast, relation: str = "is as good as") -> Part:
-    """Judge whether the errors of ``a`` and ``b`` are about the same."""
+def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, relation: str = "is as good as") -> Part:
+    """Judge whether the errors of ``a`` and ``b`` are about the same: their ratio is within a margin, a factor."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
         answer = "does not hold"
-    elif contrast.is_equivalent:
+    elif contrast.is_equivalent(margin):
         answer = "holds in part" if contrast.instabilities else "holds"
-    elif _excludes(contrast.comparison, 1 / EQUIVALENCE_MARGIN, EQUIVALENCE_MARGIN):
+    elif contrast.comparison.interval[1] < 1 / margin or contrast.comparison.interval[0] > margin:
         answer = "does not hold"
-    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}", answer)
+    size = f" (within a factor of {margin:g})" if margin != EQUIVALENCE_MARGIN else ""
+    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}{size}", answer)
 
 
 def no_better(contrast: Contrast, relation: str = "is no better than") -> Part:
@@ -223,11 +229,6 @@ def no_better(contrast: Contrast, relation: str = "is no better than") -> Part:
     elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
         answer = "does not hold"
     return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}", answer)
-
-
-def _excludes(comparison: Comparison, low: float, high: float) -> bool:
-    """Return whether the whole interval of the ratio lies on one side of the bounds."""
-    return comparison.interval[1] < low or comparison.interval[0] > high
 
 
 def below(quantity: str, values: Array, bound: float, statement: str) -> Part:
@@ -257,6 +258,11 @@ def trends(correlations: Mapping[str, Array], statement: str) -> list[Part]:
     corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
     pairs = zip(correlations.items(), corrected, strict=True)
     return [trend(quantity, rho, p, statement) for (quantity, rho), p in pairs]
+
+
+def undecided(part: Part, reason: str) -> Part:
+    """Return the part as undecided, with the reason."""
+    return replace(part, answer="undecided", found=f"{part.found} ({reason})")
 
 
 def decide(holds: bool, seeds: int = MIN_SEEDS) -> Answer:
@@ -397,7 +403,8 @@ def _found(contrast: Contrast) -> str:
 
 def _describe_instability(each: Instability) -> str:
     at = f"at {each.where} " if each.where else ""
-    return f"{at}{label(each.line)} diverges in {each.diverged:,} of {each.runs:,} runs, the other in {each.other_diverged:,}"
+    counts = f"{each.diverged:,} of {each.runs:,} runs, the other in {each.other_diverged:,}"
+    return f"{at}{label(each.line)} diverges in {counts}"
 
 
 def _test(contrast: Contrast) -> str:

@@ -10,7 +10,7 @@ from ..analysis.formatting import describe_iqm, format_number, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, clip_errors, iqm
-from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict, mark_too_short, no_better, within
+from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict, no_better, undecided, within
 from ..claims.verdict import Verdict
 from ..figures.figure import Figure
 from ..records import Record
@@ -33,13 +33,13 @@ PPO_GRID = Grid(
     quick={"steps": 60_000},
     smoke={"batch": 32, "seed": seeds(2), "steps": 60},
 )
-READINGS = {"ms_pacman_ppo": "PPO", "ms_pacman_sarsa": "5-step Sarsa"}
-MIN_DRIFT_REDUCTION = 0.5  # "two to three times smaller": by half or more
+ALGORITHMS = {"ms_pacman_ppo": "PPO", "ms_pacman_sarsa": "5-step Sarsa"}
+MAX_DRIFT_RATIO = 0.5  # "two to three times smaller": half or less
 CLAIMED_COSINE_RANGE = (0.05, 0.2)  # "about 0.1"
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    return [panel for problem, name in READINGS.items() for panel in _panels(select(records, problem=problem), name)]
+    return [panel for problem, name in ALGORITHMS.items() for panel in _panels(select(records, problem=problem), name)]
 
 
 def _panels(records: Sequence[Record], algorithm: str) -> list[Panel]:
@@ -67,10 +67,10 @@ def _panels(records: Sequence[Record], algorithm: str) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(select(records, problem=problem), reading) for problem, reading in READINGS.items()]
+    return [_verdict(select(records, problem=problem), algorithm) for problem, algorithm in ALGORITHMS.items()]
 
 
-def _verdict(records: Sequence[Record], reading: str) -> Verdict:
+def _verdict(records: Sequence[Record], algorithm: str) -> Verdict:
     """Judge scores, drift and cosine.
 
     Scores are those of the last games and decide nothing before the end of a long training. Drift and cosines are
@@ -83,10 +83,13 @@ def _verdict(records: Sequence[Record], reading: str) -> Verdict:
     drift_evidence = compare_pairs(drifts, [("adam_window", "adam")], table.worst_error("drift", drifts))
     [score, drift], _ = holm_corrected([*score_evidence, *drift_evidence])
     gain, steps = no_better(score, "scores no less than"), records[0].run.steps
-    findings = [
-        gain if steps >= MIN_STEPS_TO_JUDGE else mark_too_short(gain, steps),
-        better(drift, min_reduction=MIN_DRIFT_REDUCTION, relation="drifts less than"),
-        within(f"Cosine of {label('adam_window')}", _cosine(records, "batches")["adam_window"], *CLAIMED_COSINE_RANGE),
+    if steps < MIN_STEPS_TO_JUDGE:
+        gain = undecided(gain, f"{steps:,} steps are too few to decide")
+    cosines = _cosine(records, "batches")["adam_window"]
+    parts = [
+        gain,
+        better(drift, MAX_DRIFT_RATIO, relation="drifts less than"),
+        within(f"cosine of {label('adam_window')}", cosines, *CLAIMED_COSINE_RANGE, "the cosine is about 0.1"),
     ]
     note = " ".join(
         [
@@ -95,7 +98,7 @@ def _verdict(records: Sequence[Record], reading: str) -> Verdict:
             *(f"Cosines ({kind}): {_describe_cosines(_cosine(records, kind))}." for kind in list(COSINE_CURVES)[1:]),
         ]
     )
-    return make_verdict(13, findings, records, note, reading)
+    return make_verdict(13, parts, records, note, scope=algorithm)
 
 
 def _cosine(records: Sequence[Record], kind: str) -> dict[str, Array]:

@@ -12,8 +12,8 @@ from ..analysis.formatting import format_number, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import RunTable, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.judging import Finding, make_verdict, mark_too_short
-from ..claims.verdict import Outcome, Verdict
+from ..claims.judging import make_verdict, undecided
+from ..claims.verdict import Answer, Effect, Part, Verdict
 from ..figures.figure import Figure
 from ..records import Record
 from .shared.grids import Grid, seeds
@@ -66,29 +66,30 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge whether every seed scores more than twice as much as random play, during and after training."""
     table = tabulate(with_valid_scores(records))
     steps = records[0].run.steps
-    findings = [_decent(method, table) for method in table.records]
+    parts = [_decent(method, table) for method in table.records]
     if steps < MIN_STEPS_TO_JUDGE:
-        findings = [mark_too_short(f, steps) if f.outcome == "does not hold" else f for f in findings]
+        reason = f"{steps:,} steps are too few to decide"
+        parts = [undecided(part, reason) if part.answer == "does not hold" else part for part in parts]
     note = (
         f"Decent: every seed scores more than twice the {RANDOM_SCORE} points of random play, both in the last games "
         "of the training and in evaluation games with ε = 0.01. Not decent: less than that in both. Scores are means "
         "over seeds, with minimum and maximum."
     )
-    return [make_verdict(23, findings, records, note)]
+    return [make_verdict(23, parts, records, note)]
 
 
-def _decent(method: str, table: RunTable) -> Finding:
+def _decent(method: str, table: RunTable) -> Part:
     scores = {when: table.final(curve)[method] for curve, when in SCORES.items()}
     everything = np.stack(list(scores.values()))
-    outcome: Outcome = "inconclusive"
+    answer: Answer = "undecided"
     if everything.shape[-1] >= MIN_SEEDS and ((everything > DECENT_SCORE).all() or (everything <= DECENT_SCORE).all()):
-        outcome = "holds" if everything.min() > DECENT_SCORE else "does not hold"
+        answer = "holds" if everything.min() > DECENT_SCORE else "does not hold"
     texts = [
         f"{format_number(values.mean())} ({format_number(values.min())} to {format_number(values.max())}) {when}"
         for when, values in scores.items()
     ]
-    measured = f"{label(method)} scores {' and '.join(texts)}"
-    return Finding(measured, "decent scores", outcome, float(everything.mean() / RANDOM_SCORE))
+    effect = Effect(f"score of {label(method)} / score of random play", float(everything.mean() / RANDOM_SCORE))
+    return Part(f"{label(method)} plays decently", answer, f"it scores {' and '.join(texts)}", effect=effect)
 
 
 FIGURE = Figure(

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis.curves import learning_panels
+from ..analysis.curves import paper_panel
 from ..analysis.formatting import describe_final_errors
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import tabulate
-from ..claims.judging import Finding, make_verdict
-from ..claims.verdict import Outcome, Verdict
-from ..figures.figure import Figure
+from ..claims.judging import make_verdict
+from ..claims.verdict import Answer, Effect, Part, Verdict
 from ..records import Record
+from .figure import Figure
 from .shared.grids import RBF_GRID, RBF_WIDTH_NOTE, seeds
 
 MAX_ROUNDING_DIFFERENCE = 1e-6  # relative, after 300 steps in float64
@@ -40,23 +40,24 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     difference, at = _relative_difference(records)
     worst = Series("maximum over runs", [*map(float, at[1:])], [*map(float, difference[1:].max(axis=(1, 2)))])
     return [
-        learning_panels(records)[0],
+        paper_panel(records, "Errors", ["full", "oracle"]),
         Panel("relative difference of μ̂ and μ*", "steps", "relative difference of errors", [worst]),
     ]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     largest = float(_relative_difference(records)[0].max())
-    outcome: Outcome = (
+    answer: Answer = (
         "holds"
         if largest <= MAX_ROUNDING_DIFFERENCE
         else "does not hold"
         if largest > MIN_REAL_DIFFERENCE
-        else "inconclusive"
+        else "undecided"
     )
-    measured = f"Largest relative difference between the errors of μ̂ and of an oracle with full history: {largest:.1e}"
-    finding = Finding(measured, "μ̂ equals μ* up to rounding", outcome, effect=largest)
-    return [make_verdict(24, [finding], records, describe_final_errors(records))]
+    quantity = "largest relative difference between the errors of μ̂ and of an oracle with full history"
+    effect = Effect(quantity, largest, is_ratio=False)
+    part = Part("μ̂ equals μ* up to rounding", answer, f"{quantity}: {largest:.1e}", effect=effect)
+    return [make_verdict(24, [part], records, describe_final_errors(records))]
 
 
 def _relative_difference(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from ..analysis.formatting import label
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import select
-from ..claims.judging import Finding, decide, make_verdict
-from ..claims.verdict import Verdict
-from ..figures.figure import Figure
+from ..claims.judging import decide, make_verdict
+from ..claims.verdict import Part, Verdict
 from ..records import Record
+from .figure import Figure
 from .shared.grids import REPLAY_GRID
 
 GRID = REPLAY_GRID.vary(
@@ -58,11 +58,11 @@ def _lines(records: Sequence[Record], method: str) -> list[Series]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    findings = [f for method in PAPER_MEMORY for f in (_memory(method, records), _backward_passes(method, records))]
-    return [make_verdict(25, findings, records, NOTE)]
+    parts = [f for method in PAPER_MEMORY for f in (_memory(method, records), _backward_passes(method, records))]
+    return [make_verdict(25, parts, records, NOTE)]
 
 
-def _memory(method: str, records: Sequence[Record]) -> Finding:
+def _memory(method: str, records: Sequence[Record]) -> Part:
     formula, of = PAPER_MEMORY[method]
     selected = select(records, method=method)
     displacement = 0 if method == "momentum" else 1
@@ -71,15 +71,16 @@ def _memory(method: str, records: Sequence[Record]) -> Finding:
     expected = f"{formula} + n" if displacement else formula
     buffer = f" (up to {100 * max(more):.0f} % extra, for a buffer of samples to merge into a large matrix)"
     measured = f"Elements stored by {label(method)}: {counts}{buffer if max(more) > 0 else ''}"
-    return Finding(measured, f"{expected} elements", decide(min(more) >= 0 and max(more) <= MAX_EXTRA_MEMORY))
+    answer = decide(min(more) >= 0 and max(more) <= MAX_EXTRA_MEMORY)
+    return Part(f"{label(method)} stores {expected} elements", answer, measured)
 
 
-def _backward_passes(method: str, records: Sequence[Record]) -> Finding:
+def _backward_passes(method: str, records: Sequence[Record]) -> Part:
     passes = max(record.backward_passes for record in select(records, method=method))
     allowed = 1 if method == "momentum" else PAPER_BACKWARD_PASSES
     fewer = " (the batch gradient is a sum of the per-sample gradients)" if passes < allowed else ""
     measured = f"Backward passes per step of {label(method)}: {passes}{fewer}"
-    return Finding(measured, f"at most the paper's {allowed}", decide(passes <= allowed))
+    return Part(f"{label(method)} needs at most {allowed} backward passes", decide(passes <= allowed), measured)
 
 
 FIGURE = Figure(

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..analysis.curves import MSE, series_with_band
+from ..analysis.curves import MSE, Statistic, mean, series_with_band
 from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.judging import better, compare_pairs, make_verdict, no_better
-from ..claims.verdict import Verdict
+from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
-from ..figures.figure import Figure
 from ..records import Record
+from .figure import Figure
 from .shared.grids import REPLAY_GRID, seeds
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, titled
 
 LAYERS = 6
-BOTTOM = {count: tuple(range(count)) for count in (1, 2, 3)}
-TOP = {count: tuple(range(LAYERS - count, LAYERS)) for count in (1, 2, 3)}
+COUNTS = (1, 2, 3, 4, 5)
+BOTTOM = {count: tuple(range(count)) for count in COUNTS}
+TOP = {count: tuple(range(LAYERS - count, LAYERS)) for count in COUNTS}
 ENDS = {2 * count: (*BOTTOM[count], *TOP[count]) for count in (1, 2)}
 
 
@@ -29,7 +32,7 @@ ENDS = {2 * count: (*BOTTOM[count], *TOP[count]) for count in (1, 2)}
 class OtherLayers:
     """How the other layers are corrected."""
 
-    reading: str
+    name: str
     none: str  # method if no layer is corrected fully
     some: str  # method if some layers are corrected fully
 
@@ -38,10 +41,14 @@ OTHER_LAYERS = (
     OtherLayers("other layers uncorrected", "momentum", "layers"),
     OtherLayers("other layers corrected diagonally", "diagonal", "layers_diagonal"),
 )
-
+UNIFORM_METHODS = ["momentum", "diagonal", "full"]
+SOME_LAYERS: dict[str, Any] = {
+    "method": [rest.some for rest in OTHER_LAYERS],
+    "corrected_layers": [*BOTTOM.values(), *TOP.values(), *ENDS.values()],
+}
 UNIFORM_GRID = REPLAY_GRID.vary(
     paper={
-        "method": ["momentum", "diagonal", "full"],
+        "method": UNIFORM_METHODS,
         "layers": LAYERS,
         "width": 16,
         "batch": 16,
@@ -52,21 +59,30 @@ UNIFORM_GRID = REPLAY_GRID.vary(
     quick={"seed": seeds(10)},
     smoke={"width": 4, "batch": 4, "seed": seeds(2)},
 )
-SOME_LAYERS_GRID = UNIFORM_GRID.vary(
-    paper={
-        "method": [rest.some for rest in OTHER_LAYERS],
-        "corrected_layers": [*BOTTOM.values(), *TOP.values(), *ENDS.values()],
-    }
+GRIDS = (
+    UNIFORM_GRID,
+    UNIFORM_GRID.vary(paper=SOME_LAYERS),
+    as_authors_ran(UNIFORM_GRID, method=UNIFORM_METHODS),
+    as_authors_ran(UNIFORM_GRID, **SOME_LAYERS),
 )
 
 
 def runs(scale: Scale) -> list[Run]:
-    return [*UNIFORM_GRID(scale), *SOME_LAYERS_GRID(scale)]
+    return [run for grid in GRIDS for run in grid(scale)]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
+    """Return the paper's panels, with means; then interquartile means, which show where runs diverge."""
     return [
-        Panel(rest.reading, "fully corrected layers", MSE, _lines(_errors(_table(records, rest), rest)), log_y=True)
+        Panel(
+            f"{titled('Figure 13' if statistic is mean else 'IQM', reading)}: {rest.name}",
+            "fully corrected layers",
+            MSE,
+            _lines(_errors(_table(group, rest), rest, ERROR_CURVES[reading]), statistic),
+            log_y=True,
+        )
+        for statistic in (mean, iqm)
+        for reading, group in by_reading(records).items()
         for rest in OTHER_LAYERS
     ]
 
@@ -75,7 +91,7 @@ def _table(records: Sequence[Record], rest: OtherLayers) -> RunTable:
     return tabulate(select(records, method=[rest.none, rest.some, "full"]), by=("method", "corrected_layers"))
 
 
-def _errors(table: RunTable, rest: OtherLayers, curve: str = "evaluation") -> dict[str, Array]:
+def _errors(table: RunTable, rest: OtherLayers, curve: str) -> dict[str, Array]:
     """Return final errors ``[settings, seeds]`` by which layers are corrected fully."""
     curves = table.curves(curve)
     chosen = {
@@ -88,7 +104,7 @@ def _errors(table: RunTable, rest: OtherLayers, curve: str = "evaluation") -> di
     return {label: curves[line][-1] for label, line in chosen.items()}
 
 
-def _lines(errors: dict[str, Array]) -> list[Series]:
+def _lines(errors: dict[str, Array], statistic: Statistic) -> list[Series]:
     """Return lines from no layer to all layers, through the bottom, the top and both ends."""
     paths = {
         "bottom": {count: f"bottom {count}" for count in BOTTOM},
@@ -100,24 +116,29 @@ def _lines(errors: dict[str, Array]) -> list[Series]:
         points = {0: "none", **between, LAYERS: "all"}
         values = np.stack([errors[point] for point in points.values()])
         counts = {"runs": values.size, "diverged": int(np.isinf(values).sum())}
-        lines.append(series_with_band(label, list(points), values, iqm, **counts))
+        if statistic is mean:  # of the runs that did not diverge
+            values = np.where(np.isinf(values), np.nan, values)
+        lines.append(series_with_band(label, list(points), values, statistic, **counts))
     return lines
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(records, rest) for rest in OTHER_LAYERS]
+    return [_verdict(group, reading, rest) for reading, group in by_reading(records).items() for rest in OTHER_LAYERS]
 
 
-def _verdict(records: Sequence[Record], rest: OtherLayers) -> Verdict:
-    table = _table(records, rest)
-    errors = _errors(table, rest)
-    bottom = [(f"bottom {count}", f"top {count}") for count in BOTTOM]
-    whole = [("all", "bottom 3"), ("all", "top 3")]
+def _verdict(records: Sequence[Record], reading: Reading, rest: OtherLayers) -> Verdict:
+    table, curve = _table(records, rest), ERROR_CURVES[reading]
+    errors = _errors(table, rest, curve)
+    bottom = [(f"bottom {count}", f"top {count}") for count in COUNTS]
+    whole = [("all", "none"), *((f"{end} {count}", "all") for end in ("bottom", "top") for count in (3, 5))]
     ends = [(f"both ends, {2 * count}", f"bottom {count}") for count in (1, 2)]
-    evidence = compare_pairs(errors, [*bottom, *whole, *ends], table.worst_error())
-    findings = [*map(better, evidence[: len(bottom + whole)]), *map(no_better, evidence[len(bottom + whole) :])]
-    note = f"{describe_iqm(errors)} {describe_iqm(_errors(table, rest, 'training'), 'On the training distribution')}"
-    return make_verdict(10, findings, select(records, method=[rest.some, "full"]), note, rest.reading)
+    contrasts = compare_pairs(errors, [*bottom, *whole, *ends], table.worst_error(curve))
+    parts = [
+        *map(better, contrasts[: len(bottom) + 1]),
+        *map(no_better, contrasts[len(bottom) + 1 :]),
+    ]
+    selected = select(records, method=[rest.none, rest.some, "full"])
+    return make_verdict(10, parts, selected, describe_iqm(errors), reading, scope=rest.name)
 
 
 FIGURE = Figure(
@@ -125,7 +146,8 @@ FIGURE = Figure(
     title="Correcting some layers only",
     claims=(10,),
     settings="Mountain Car from replay; MLP of 6 layers of width 16; α 0.1; β 0.9; batches of 16; full correction for "
-    "none, the bottom or top 1 to 3, both ends, or all layers; 20 seeds; 5,000 steps.",
+    "none, the bottom or top 1 to 5, both ends, or all layers; 20 seeds; 5,000 steps. The authors' conventions: "
+    "gradients of δ² with a Taylor term of half strength.",
     runs=runs,
     panels=panels,
     judge=judge,

@@ -1,7 +1,7 @@
-"""Figure 14: Acrobot."""
+"""Figure 14: Acrobot with 5-step targets. The authors' code has 2 or 3 steps."""
 
 from __future__ import annotations
 
-from .shared.n_step import n_step_figure
+from .shared.n_step import NStepFigure
 
-FIGURE = n_step_figure("fig14", "Acrobot from replay, 5-step targets", claim=16, problem="acrobot", n_step=5)
+FIGURE = NStepFigure(14, 16, "Acrobot", "acrobot", 5, code_n_step=[2, 3], code_alphas=[0.1, 0.05, 0.01]).figure()

@@ -1,7 +1,7 @@
-"""Figure 15: Cartpole."""
+"""Figure 15: Cartpole with 3-step targets. The authors' code has 5 steps."""
 
 from __future__ import annotations
 
-from .shared.n_step import n_step_figure
+from .shared.n_step import NStepFigure
 
-FIGURE = n_step_figure("fig15", "Cartpole from replay, 3-step targets", claim=17, problem="cartpole", n_step=3)
+FIGURE = NStepFigure(15, 17, "Cartpole", "cartpole", 3, code_n_step=[5], code_alphas=[0.5, 0.05, 0.01]).figure()

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.curves import overview_panels
 from ..analysis.formatting import describe_final_errors, label
 from ..analysis.run_table import select, tabulate
 from ..claims.judging import better, compare_pairs, make_verdict
-from ..claims.verdict import Verdict
-from ..figures.figure import Figure
+from ..claims.verdict import Reading, Verdict
+from ..experiment import Run, Scale
 from ..records import Record
-from .shared.grids import METHODS_WITH_DEFAULT, REPLAY_GRID
+from .figure import Figure
+from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
 
-GRID = REPLAY_GRID.vary(paper={"method": [*METHODS_WITH_DEFAULT, "frozen"]})
-MIN_REDUCTION = 0.2  # relative; "much more slowly"
+METHODS = [*PAPER_METHODS, "frozen"]
+TEXT_GRID = REPLAY_GRID.vary(paper={"method": [*METHODS_WITH_DEFAULT, "frozen"]})
+CODE_GRID = as_authors_ran(TEXT_GRID, method=METHODS, width=[16, 32], quick={"width": 16}, smoke={"width": 4})
+MUCH_LOWER = 0.8  # ratio of the baseline's error to that of frozen targets, which are "much slower"
+
+
+def runs(scale: Scale) -> list[Run]:
+    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
+    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
+
+
+def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     """Judge whether frozen targets have higher errors, both at the end and on average over the training."""
     selected = select(records, method=["momentum", "frozen"])
-    table = tabulate(selected)
-    measures = {"at the end": table.final(), "over training": table.mean_over("evaluation")}
+    table, curve = tabulate(selected), ERROR_CURVES[reading]
+    measures = {"over the training": table.mean_over(curve), "at the end": table.final(curve)}
     errors = {f"{label(method)} {when}": of for when, each in measures.items() for method, of in each.items()}
     pairs = [(f"{label('momentum')} {when}", f"{label('frozen')} {when}") for when in measures]
-    findings = [
-        better(evidence, min_reduction=MIN_REDUCTION)
-        for evidence in compare_pairs(errors, pairs, table.worst_error(judged=errors))
-    ]
-    return [make_verdict(12, findings, selected, describe_final_errors(records), reading="Mountain Car")]
+    contrasts = compare_pairs(errors, pairs, table.worst_error(curve, errors), table.values("alpha"))
+    parts = [better(contrast, MUCH_LOWER) for contrast in contrasts]
+    return make_verdict(12, parts, selected, describe_final_errors(records), reading, scope="Mountain Car")
 
 
 FIGURE = Figure(
@@ -36,7 +45,7 @@ FIGURE = Figure(
     title="Mountain Car from replay, with frozen targets",
     claims=(12,),
     settings="As figure 3; the target network is copied every 100 steps.",
-    runs=GRID,
-    panels=overview_panels,
+    runs=runs,
+    panels=lambda records: overview_panels(records, "Figure 16", methods=METHODS),
     judge=judge,
 )

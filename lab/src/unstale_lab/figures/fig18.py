@@ -6,28 +6,38 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis.curves import overview_panels
-from ..analysis.formatting import describe_final_errors, label
+from ..analysis.formatting import describe_final_errors, format_number, label
 from ..analysis.run_table import select, tabulate
-from ..claims.judging import below, better, compare_pairs, make_verdict
-from ..claims.verdict import Verdict
-from ..figures.figure import Figure
+from ..analysis.statistics import iqm
+from ..claims.judging import better, compare_pairs, make_verdict
+from ..claims.verdict import Reading, Verdict
+from ..experiment import Run, Scale
 from ..records import Record
+from .figure import Figure
 from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID, seeds
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
 
-GRID = REPLAY_GRID.vary(
+TEXT_GRID = REPLAY_GRID.vary(
     paper={"method": METHODS_WITH_DEFAULT, "steps": 50_000},
     quick={"steps": 20_000, "alpha": 0.1, "seed": seeds(5)},
     smoke={"steps": 50},
 )
-MAX_REMAINING_ERROR = 0.01  # relative to the error before the first step
+CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=16, quick={"width": 16}, smoke={"width": 4, "batch": 4})
+
+
+def runs(scale: Scale) -> list[Run]:
+    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Judge convergence: the error falls after a tenth of the steps, and ends at 1 % of the initial error or less."""
+    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
+
+
+def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
+    """Judge convergence: the error of each method goes on falling after a tenth of the steps."""
     selected = select(records, method=PAPER_METHODS)
-    table = tabulate(selected)
-    curves = {str(line): of for line, of in table.curves().items()}
+    table, curve = tabulate(selected), ERROR_CURVES[reading]
+    curves = {str(line): of for line, of in table.curves(curve).items()}
     tenth = int(np.searchsorted(table.at, table.at[-1] / 10))
     moments = {
         f"{label(method)} {when}": curves[method][place]
@@ -35,20 +45,21 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         for when, place in (("at the end", -1), ("after a tenth of the steps", tenth))
     }
     pairs = [(f"{label(method)} at the end", f"{label(method)} after a tenth of the steps") for method in PAPER_METHODS]
-    falling = [better(evidence) for evidence in compare_pairs(moments, pairs, table.worst_error())]
-    remaining = [
-        below(f"Final / initial error of {label(method)}", curves[method][-1] / curves[method][0], MAX_REMAINING_ERROR)
+    contrasts = compare_pairs(moments, pairs, table.worst_error(curve), table.values("alpha"))
+    remaining = ", ".join(
+        f"{label(method)} {format_number(100 * float(iqm(curves[method][-1] / curves[method][0])))} %"
         for method in PAPER_METHODS
-    ]
-    return [make_verdict(18, [*falling, *remaining], selected, describe_final_errors(records))]
+    )
+    notes = f"Final error relative to the initial one (IQM): {remaining}. {describe_final_errors(records)}"
+    return make_verdict(18, [better(contrast) for contrast in contrasts], selected, notes, reading)
 
 
 FIGURE = Figure(
     name="fig18",
     title="Mountain Car from replay, 50,000 steps",
     claims=(18,),
-    settings="As figure 3, with 50,000 steps.",
-    runs=GRID,
-    panels=overview_panels,
+    settings="As figure 3, with 50,000 steps. The authors' code: width 32, β 0.9, batches of 16.",
+    runs=runs,
+    panels=lambda records: overview_panels(records, "Figure 18"),
     judge=judge,
 )

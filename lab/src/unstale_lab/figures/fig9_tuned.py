@@ -50,15 +50,16 @@ TUNED = {
 JUDGED_METHODS = ["adam", "adam_diagonal_literal", "adam_window"]
 SEARCH_GRID = MS_PACMAN_GRID.vary(
     paper={"method": list(TUNED), "beta": BETA, "alpha": RATES, "seed": TUNING_SEEDS, "steps": 20_000},
-    quick={"method": JUDGED_METHODS, "steps": 5_000},
+    large={"method": JUDGED_METHODS, "steps": 5_000},
     smoke={"alpha": RATES[:2], "steps": 10},
 )
 TUNED_SUFFIX = "learning rates tuned"
 
 
 def runs(scale: Scale) -> list[Run]:
-    """Return the runs of the search and, except at the scale "quick", runs at the chosen learning rates."""
-    return [*SEARCH_GRID(scale), *(run for method in TUNED if scale != "quick" for run in tuned_runs(method, scale))]
+    """Return the runs of the search and, unless the scale is reduced, runs at the chosen learning rates."""
+    is_reduced = scale in ("quick", "large")
+    return [*SEARCH_GRID(scale), *(run for method in TUNED if not is_reduced for run in tuned_runs(method, scale))]
 
 
 def tuned_runs(method: str, scale: Scale) -> list[Run]:
@@ -101,15 +102,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     selected, chosen = tuned_records(records), _describe_choice(records)
     more = describe_window_correction(selected) if _is_measured(selected) else _describe_largest_rate(records)
     return [
-        judge_against_adam(
-            selected,
-            RETURNS,
-            PAPER_PAIR,
-            f"{REFERENCE_NAMES[RETURNS]}, {TUNED_SUFFIX}",
-            f"{chosen} {RETURNS_NOISE_NOTE}",
-        ),
-        judge_against_adam(selected, TRUTH, PAPER_PAIR, f"{REFERENCE_NAMES[TRUTH]}, {TUNED_SUFFIX}", chosen),
-        judge_against_adam(selected, TRUTH, WINDOW_PAIR, f"{WINDOW_READING}, {TUNED_SUFFIX}", more),
+        judge_against_adam(selected, curve, pair, notes, f"{scope}, {TUNED_SUFFIX}")
+        for curve, pair, notes, scope in (
+            (RETURNS, PAPER_PAIR, f"{chosen} {RETURNS_NOISE_NOTE}", REFERENCE_NAMES[RETURNS]),
+            (TRUTH, PAPER_PAIR, chosen, REFERENCE_NAMES[TRUTH]),
+            (TRUTH, WINDOW_PAIR, more, WINDOW_READING),
+        )
     ]
 
 

@@ -32,3 +32,4 @@ class Figure:
     # What was measured, in plain words and without verdicts: the answer of a small run.
     measured: Callable[[Sequence[Record]], list[str]] = _nothing
     cut: str = ""  # what the scale "quick" leaves out, and why
+    large_cut: str = ""  # the same for the scale "large"

@@ -29,30 +29,41 @@ def seeds(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of runs: the paper's choices, what "quick" reduces, and what "smoke" reduces further."""
+    """A grid of runs: the paper's choices, what "large" reduces, what "quick" and "smoke" reduce further."""
 
     paper: Choices
     quick: Choices = field(default_factory=dict)
     smoke: Choices = field(default_factory=dict)
+    large: Choices = field(default_factory=dict)  # nothing, unless there are images
 
     def __call__(self, scale: Scale) -> list[Run]:
         """Return the runs at a scale; every method has the same settings and seeds."""
-        cuts = {"paper": {}, "quick": self.quick, "smoke": {**self.quick, **self.smoke}}
+        cuts = {"paper": {}, "large": self.large, "quick": {**self.large, **self.quick}}
+        cuts["smoke"] = {**cuts["quick"], **self.smoke}
         return grid(**{**self.paper, **cuts[scale]})
 
-    def vary(self, paper: Choices, quick: Choices | None = None, smoke: Choices | None = None) -> Grid:
-        """Return the grid with other choices, which apply at every scale unless ``quick`` or ``smoke`` override."""
+    def vary(
+        self,
+        paper: Choices,
+        quick: Choices | None = None,
+        smoke: Choices | None = None,
+        large: Choices | None = None,
+    ) -> Grid:
+        """Return the grid with other choices, which apply at every scale unless smaller scales override them."""
 
         def keep(cut: Choices) -> dict[str, Any]:
             return {name: value for name, value in cut.items() if name not in paper}
 
         return Grid(
-            {**self.paper, **paper}, {**keep(self.quick), **(quick or {})}, {**keep(self.smoke), **(smoke or {})}
+            {**self.paper, **paper},
+            {**keep(self.quick), **(quick or {})},
+            {**keep(self.smoke), **(smoke or {})},
+            {**keep(self.large), **(large or {})},
         )
 
 
-# Why some figures are published at the scale "quick".
-GPU_TIME_NOTE = "because all image and Atari figures together had one hour of GPU time."
+# Why some figures are published below the paper's scale.
+GPU_TIME_NOTE = "because all image and Atari figures together had half an hour of GPU time."
 
 SMOKE_SIZES = {"width": 4, "batch": 4, "seed": seeds(2), "steps": 50}
 
@@ -74,7 +85,8 @@ REPLAY_GRID = Grid(
 
 RBF_WIDTH_NOTE = (
     "σ is in units of grid cells (2/grid of [-1, 1]), as in the authors' code; the paper's appendix has a variance of "
-    "σ²/grid."
+    "σ²/grid. The authors' code: unscaled states, of which velocities cover a small part of the grid, features of "
+    "amplitude 2, gradients of δ² with a Taylor term of half strength."
 )
 # A linear function of radial basis functions with varying overlap.
 RBF_GRID = Grid(
