@@ -145,7 +145,11 @@ def _contrast(
     if stable.any():
         kept = {line: np.asarray(errors[line], dtype=float)[stable] for line in (a, b)}
         comparison = compare(a, kept[a], b, kept[b], worst_error, RESAMPLES)
-    where = _format_levels(symbol, np.unique(of[stable]).tolist(), values.tolist()) if not stable.all() else ""
+    where = (
+        ""
+        if stable.all() or not stable.any()
+        else _format_levels(symbol, np.unique(of[stable]).tolist(), values.tolist())
+    )
     return Contrast(a, b, comparison, seeds, where, tuple(instabilities))
 
 
