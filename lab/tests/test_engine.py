@@ -294,6 +294,10 @@ def test_changing_settings_resume_from_a_checkpoint(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "changes, message",
     [
+        (dict(initialization="glrot"), "unknown initialization 'glrot': did you mean glorot"),
+        (dict(rbf_amplitude=2.0), "rbf_amplitude 2.0 needs radial basis functions: set rbf_grid"),
+        (dict(rbf_grid=3, problem="acrobot"), "rbf_grid 3 needs .* a problem with 2 inputs; .* acrobot has 6"),
+        (dict(rbf_grid=3, network="svhn"), "rbf_grid 3 needs network='mlp'"),
         (dict(lr_schedule="lienar"), "unknown learning-rate schedule 'lienar': did you mean linear"),
         (dict(weight_average=1.0), "weight_average 1.0: give a decay of at least 0 and less than 1"),
         (dict(trace_decay=1.5), "trace_decay 1.5: give a number from 0 to 1"),
@@ -501,13 +505,20 @@ def test_memory_and_backward_passes():
     assert [runs[m].backward_passes for m in runs] == [1, 2, 2]
 
 
-def test_rbf_features():
-    run = Run(problem="mountain_car_scaled", rbf_grid=3, rbf_width=0.5, layers=1)
+@pytest.mark.parametrize("problem, amplitude", [("mountain_car_scaled", 1.0), ("mountain_car", 2.0)])
+def test_rbf_features(problem, amplitude):
+    """The grid lies on [-1, 1]², whether states are scaled to it or not."""
+    run = Run(problem=problem, rbf_grid=3, rbf_width=0.5, layers=1, rbf_amplitude=amplitude, steps=1, batch=4)
     network = build_network(run, problems.load(run.problem))
-    state = torch.tensor([[0.3, -0.9]])
-    features = network.feature_map(state)[:, 0]
+    trained = Training([run], "cpu")
+    trained.feed.fill(1)
+    states = trained.feed.current().rows[0].double()
+    features = network.feature_map(states)
     assert network.size == 10
-    for i, x in enumerate((-1.0, 0.0, 1.0)):
-        for j, y in enumerate((-1.0, 0.0, 1.0)):
-            distance = (0.3 - x) ** 2 + (-0.9 - y) ** 2
-            assert features[3 * i + j].item() == pytest.approx(np.exp(-distance / (0.5 * (2 / 3) ** 2)))
+    assert (states[:, 1].abs().max() <= 0.07) == (problem == "mountain_car")
+    for k, (position, velocity) in enumerate(states.tolist()):
+        for i, x in enumerate((-1.0, 0.0, 1.0)):
+            for j, y in enumerate((-1.0, 0.0, 1.0)):
+                distance = (position - x) ** 2 + (velocity - y) ** 2
+                expected = amplitude * np.exp(-distance / (0.5 * (2 / 3) ** 2))
+                assert features[3 * i + j, k].item() == pytest.approx(expected)

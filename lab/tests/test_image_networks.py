@@ -140,7 +140,7 @@ def make_module(run: Run) -> nn.Sequential:
     }
     chosen = layers[run.network]
     network = build_network(run, problems.load(run.problem))
-    theta = network.initial(run.seed, torch.float64)
+    theta = network.initial(run.seed, torch.float64, run.initialization)
     for layer, span, shape in zip(chosen, network.spans, network.shapes, strict=True):
         matrix = theta[span].view(shape)
         layer.bias.data = matrix[:, 0].clone()
@@ -228,6 +228,21 @@ def test_engine_matches_library(case, method):
     expected = train_with_library(run, **(SGD | ADAM)[method])
     assert (expected - start).norm() > 1e-3
     torch.testing.assert_close(trained.theta[0], expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_glorot_initialization(case):
+    run = replace(CASES[case], width=16, initialization="glorot")
+    trained, default = Training([run], "cpu"), Training([replace(run, initialization="default")], "cpu")
+    layers = [layer for layer in make_module(run) if isinstance(layer, nn.Conv2d | nn.Linear)]
+    for layer, span in zip(layers, trained.network.spans, strict=True):
+        outputs, inputs = len(layer.bias), layer.weight[0].numel()
+        matrix, other = (x.theta[0, span].view(outputs, inputs + 1) for x in (trained, default))
+        bound = (6 / (outputs + inputs)) ** 0.5
+        assert (matrix[:, 0] == 0).all()
+        assert 0.98 * bound < matrix.abs().max() <= bound
+        # The same random numbers, whose default bound is 1/√inputs.
+        torch.testing.assert_close(matrix[:, 1:], other[:, 1:] * bound * inputs**0.5)
 
 
 @pytest.mark.filterwarnings("ignore::unstale.ConstantTargetWarning")

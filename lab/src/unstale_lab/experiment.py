@@ -43,6 +43,8 @@ class Run:
     trace_decay: float = 0.0  # λ of accumulating eligibility traces; 0: none
     slots: int = 0  # of a reservoir correction
     trust: float = -1.0  # bound κ on the correction instead of the method's; 0: no bound; negative: the method's
+    initialization: str = "default"  # of ``engine.layers.INITIALIZATIONS``; "glorot": Glorot uniform, biases 0
+    rbf_amplitude: float = 1.0  # of the radial basis functions
 
     def __post_init__(self) -> None:
         """Converts fields to their types: 1 equals 1.0 but has another JSON text, and equal runs need equal ids."""

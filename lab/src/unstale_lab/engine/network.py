@@ -77,10 +77,10 @@ class Network:
         self.rows_backward = 0  # rows of all backward passes so far: the cost of a method
         self._activate, self._activation_backward = ACTIVATIONS[activation]
 
-    def initial(self, seed: int, dtype: torch.dtype) -> Tensor:
-        """Draw parameters from the distribution of ``torch.nn``, ``[n]``; they depend on the seed alone."""
+    def initial(self, seed: int, dtype: torch.dtype, initialization: str = "default") -> Tensor:
+        """Draw the parameters of all layers, ``[n]``; they depend on the seed and the kind of initialization alone."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.cat([initial_parameters(layer, generator) for layer in self.layers]).to(dtype)
+        return torch.cat([initial_parameters(layer, generator, initialization) for layer in self.layers]).to(dtype)
 
     def forward(self, theta: Tensor, state: Tensor) -> ForwardPass:
         """Run the network on states ``[..., rows, inputs]``.
@@ -206,16 +206,20 @@ def identity_features(state: Tensor) -> Tensor:
     return state.mT
 
 
-def rbf_features(grid: int, width: float) -> FeatureMap:
-    """Return radial basis functions ``exp(-‖s-u‖²/σ²)`` with centres ``u`` on a regular grid over ``[-1, 1]²``.
+def rbf_features(grid: int, width: float, amplitude: float = 1.0) -> FeatureMap:
+    """Return radial basis functions ``a exp(-‖s-u‖²/σ²)`` with centres ``u`` on a regular grid over ``[-1, 1]²``.
 
     ``σ`` is in units of grid cells: at ``σ² = 1`` few functions overlap, as the paper says of its own. The paper's
     appendix has a variance of ``σ²/grid`` in units of the state. Neighbouring functions would then overlap by four
     fifths, and momentum diverges.
 
+    States are not scaled. The authors' code applies the same grid to raw states of Mountain Car, whose velocities are
+    within ±0.07, and so uses the middle rows of the grid only.
+
     Args:
         grid: functions along each side.
         width: ``σ²``, in squared grid cells.
+        amplitude: ``a``, the value of a function at its centre.
     """
     inverse_variance = (grid / 2) ** 2 / width
 
@@ -223,6 +227,6 @@ def rbf_features(grid: int, width: float) -> FeatureMap:
         line = torch.linspace(-1, 1, grid, dtype=state.dtype, device=state.device)
         # A 2-D Gaussian is the product of two 1-D ones: 2·grid exponentials per state instead of grid².
         factors = torch.exp(-(state.unsqueeze(-1) - line).square() * inverse_variance)
-        return (factors[..., 0, :, None] * factors[..., 1, None, :]).flatten(-2).mT
+        return (amplitude * factors[..., 0, :, None] * factors[..., 1, None, :]).flatten(-2).mT
 
     return features

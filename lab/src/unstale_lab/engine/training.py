@@ -24,6 +24,7 @@ from ..records import Record
 from .architectures import build_network
 from .corrections import build_correction, make_plan
 from .data import Feed, Samples, to_device
+from .layers import INITIALIZATIONS
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
 from .network import ForwardPass
 from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
@@ -104,7 +105,8 @@ class Training:
         self.trust = methods.trust_bound(first)
         # Undamped momentum adds gradients without the factor 1-β.
         self.lr = per_run([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
-        self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
+        initial = [self.network.initial(run.seed, dtype, run.initialization) for run in runs]
+        self.theta = torch.stack(initial).to(device)
         self.displacement = torch.zeros_like(self.theta)
         self.mu = torch.zeros_like(self.theta)
         self.second_moment = torch.zeros_like(self.theta) if self.method.adam else None
@@ -396,11 +398,13 @@ class Training:
 
 
 def check_settings(run: Run) -> None:
-    """Check the settings that change over a run.
+    """Check settings that only some values, or some combinations with methods and problems, are defined for.
 
     Raises:
         UserError: if one is out of its range, or cannot be combined with the run's method or problem.
     """
+    if run.initialization not in INITIALIZATIONS:
+        raise unknown("initialization", run.initialization, INITIALIZATIONS)
     if run.lr_schedule not in LR_SCHEDULES:
         raise unknown("learning-rate schedule", run.lr_schedule, LR_SCHEDULES)
     if not 0 <= run.weight_average < 1:
