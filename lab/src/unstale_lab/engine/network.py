@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unstale.per_sample.gradients import Linearization, SummedGradient
+from unstale.per_sample.gradients import Linearization, Materialized, SummedGradient
 
 from .layers import Conv, Layer, initial_parameters
 from .objectives import STATE_VALUE, Objective, Prediction
@@ -159,6 +159,24 @@ class Network:
             )
         ]
         return Linearization(tuple(pieces), slope, curvature)
+
+    def linearize_mean(
+        self, theta: Tensor, forward: ForwardPass, discount: Tensor | None, curvature: Tensor
+    ) -> Linearization:
+        """Return the batch as one sample, whose gradients are the means of the per-sample gradients.
+
+        Its Taylor term is the outer product of mean gradients, not the mean of outer products. Its slope is 0: the
+        gradient of the batch is no multiple of the mean gradient. Arguments are those of ``linearize``.
+        """
+        count = curvature.shape[-1]
+        share = torch.full_like(curvature, 1 / count)
+        v = self.gradient(theta, self.state_rows(forward, count), share).total
+        u = v
+        if discount is not None:
+            u = v - self.gradient(theta, self.last_rows(forward, count), discount * share).total
+        pieces = [Materialized(span, (v[..., None, span], u[..., None, span])) for span in self.spans]
+        total = curvature.sum(-1, keepdim=True)
+        return Linearization(tuple(pieces), torch.zeros_like(total), total)
 
     def hessian(self, theta: Tensor, state: Tensor, slope: Tensor) -> Tensor:
         """Return ``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``, which the paper's Taylor term leaves out."""
