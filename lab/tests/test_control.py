@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -159,6 +159,33 @@ def test_run_that_diverges_in_the_first_step(monkeypatch, tmp_path):
     assert all(np.isinf(curve).all() for curve in record.curves.values())
 
 
+PPO_CHANGES = {"problem": "ms_pacman_ppo", "network": "actor", "width": Run.width}
+UNUSED = {
+    "width": 8,
+    "layers": 3,
+    "activation": "tanh",
+    "damped": False,
+    "rbf_grid": 3,
+    "rbf_width": 2.0,
+    "corrected_layers": (1,),
+    "measure": ("drift",),
+    "precision": "float64",
+    "lr_schedule": "linear",
+    "weight_average": 0.9,
+    "trace_decay": 0.5,
+    "slots": 3,
+    "trust": 0.5,
+    "convention": "code",
+    "initialization": "glorot",
+    "rbf_amplitude": 2.0,
+}
+
+
+def test_every_setting_is_used_or_rejected():
+    for used in control_training.USED_SETTINGS.values():
+        assert used | UNUSED.keys() == {field.name for field in fields(Run)}
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
@@ -166,7 +193,19 @@ def test_run_that_diverges_in_the_first_step(monkeypatch, tmp_path):
         ({"method": "adam_frozen"}, "unknown control method 'adam_frozen': did you mean adam"),
         ({"method": "momentum"}, "unknown control method 'momentum'"),
         ({"network": "mlp"}, "Sarsa needs network='small_atari', got 'mlp'"),
-        ({"problem": "ms_pacman_ppo", "batch": 5}, "4 games × 8 steps are not divisible by the minibatch size 5"),
+        ({"method": "adam_reservoir"}, "unknown control method 'adam_reservoir'"),
+        ({"slots": 3, "trust": 0.5}, "Sarsa does not use slots=3, trust=0.5; leave that at its default"),
+        *(
+            ({**PPO_CHANGES, name: value}, f"PPO does not use {name}={value!r}; leave that at its default")
+            for name, value in UNUSED.items()
+        ),
+        *(
+            ({name: value}, f"Sarsa does not use {name}={value!r}; leave that at its default")
+            for name, value in UNUSED.items()
+            if name != "width"
+        ),
+        ({**PPO_CHANGES, "network": "dqn"}, "PPO needs network='actor', got 'dqn'"),
+        ({**PPO_CHANGES, "batch": 5}, "4 games × 8 steps are not divisible by the minibatch size 5"),
     ],
 )
 def test_invalid_runs_are_rejected(wrong, why):

@@ -182,6 +182,10 @@ def test_replayed_steps_match_eager_steps_on_gpu(method, width, monkeypatch):
         dict(method="adam_dense", lr_schedule="linear", beta=0.99, trust=0.5, batch=3, width=7),
         dict(method="adam_dense", lr_schedule="linear", beta=0.99, batch=3, width=48),
         dict(method="adam_window", lr_schedule="linear", beta=0.9, batch=3),
+        dict(method="full", convention="code", beta=0.9, batch=3, problem="regression"),
+        dict(method="full", convention="code", beta=0.9, batch=3, problem="regression", width=48),
+        dict(method="diagonal", convention="code", beta=[0.9, 0.99], batch=3, initialization="glorot"),
+        dict(method="adam_oracle", convention="code", beta=0.9, batch=3),
     ],
     ids=str,
 )

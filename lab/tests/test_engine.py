@@ -92,6 +92,8 @@ SAME = {
 @pytest.mark.parametrize("problem", ["mountain_car", "mountain_car_online", "regression"])
 def test_engine_matches_library(method, problem):
     run = replace(SMALL, method=method, problem=problem, steps=120 if method == "frozen" else 30)
+    if method == "oracle":  # the library's weights are cut off at the horizon
+        run = replace(run, convention="code")
     trained = Training([run], "cpu")
     trained.run()
     torch.testing.assert_close(trained.theta[0], train_with_library(run, **SAME[method]), rtol=1e-9, atol=1e-11)
@@ -238,6 +240,11 @@ ALL_CHANGING = [
     replace(ADAM, method="adam_dense", lr_schedule="linear", weight_average=0.9, trust=0.5),
     replace(ADAM, method="adam_window", beta=0.8),
     replace(ADAM, method="adam_diagonal_literal", lr_schedule="linear"),
+    replace(ADAM, method="adam_oracle", beta=0.8),
+    replace(SMALL, method="full", convention="code"),
+    replace(SMALL, method="full", convention="code", problem="regression"),
+    replace(SMALL, method="diagonal", convention="code", problem="regression"),
+    replace(SMALL, method="oracle", convention="code", initialization="glorot"),
 ]
 
 
@@ -294,6 +301,14 @@ def test_changing_settings_resume_from_a_checkpoint(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "changes, message",
     [
+        (dict(convention="coda"), "unknown convention 'coda': did you mean code"),
+        (dict(convention="code", method="adam_window"), "convention 'code' cannot be combined with .* adam_window"),
+        (dict(convention="code", method="adam_default"), "convention 'code' cannot be combined with .* adam_default"),
+        (dict(convention="code", method="second_order"), "convention 'code' cannot be combined with .* second_order"),
+        (dict(initialization="glrot"), "unknown initialization 'glrot': did you mean glorot"),
+        (dict(rbf_amplitude=2.0), "rbf_amplitude 2.0 needs radial basis functions: set rbf_grid"),
+        (dict(rbf_grid=3, problem="acrobot"), "rbf_grid 3 needs .* a problem with 2 inputs; .* acrobot has 6"),
+        (dict(rbf_grid=3, network="svhn"), "rbf_grid 3 needs network='mlp'"),
         (dict(lr_schedule="lienar"), "unknown learning-rate schedule 'lienar': did you mean linear"),
         (dict(weight_average=1.0), "weight_average 1.0: give a decay of at least 0 and less than 1"),
         (dict(trace_decay=1.5), "trace_decay 1.5: give a number from 0 to 1"),
@@ -501,13 +516,20 @@ def test_memory_and_backward_passes():
     assert [runs[m].backward_passes for m in runs] == [1, 2, 2]
 
 
-def test_rbf_features():
-    run = Run(problem="mountain_car_scaled", rbf_grid=3, rbf_width=0.5, layers=1)
+@pytest.mark.parametrize("problem, amplitude", [("mountain_car_scaled", 1.0), ("mountain_car", 2.0)])
+def test_rbf_features(problem, amplitude):
+    """The grid lies on [-1, 1]², whether states are scaled to it or not."""
+    run = Run(problem=problem, rbf_grid=3, rbf_width=0.5, layers=1, rbf_amplitude=amplitude, steps=1, batch=4)
     network = build_network(run, problems.load(run.problem))
-    state = torch.tensor([[0.3, -0.9]])
-    features = network.feature_map(state)[:, 0]
+    trained = Training([run], "cpu")
+    trained.feed.fill(1)
+    states = trained.feed.current().rows[0].double()
+    features = network.feature_map(states)
     assert network.size == 10
-    for i, x in enumerate((-1.0, 0.0, 1.0)):
-        for j, y in enumerate((-1.0, 0.0, 1.0)):
-            distance = (0.3 - x) ** 2 + (-0.9 - y) ** 2
-            assert features[3 * i + j].item() == pytest.approx(np.exp(-distance / (0.5 * (2 / 3) ** 2)))
+    assert (states[:, 1].abs().max() <= 0.07) == (problem == "mountain_car")
+    for k, (position, velocity) in enumerate(states.tolist()):
+        for i, x in enumerate((-1.0, 0.0, 1.0)):
+            for j, y in enumerate((-1.0, 0.0, 1.0)):
+                distance = (position - x) ** 2 + (velocity - y) ** 2
+                expected = amplitude * np.exp(-distance / (0.5 * (2 / 3) ** 2))
+                assert features[3 * i + j, k].item() == pytest.approx(expected)

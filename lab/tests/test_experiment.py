@@ -36,6 +36,8 @@ RUNS = st.builds(
             Run(method="layers", corrected_layers=(0, 2), measure=("drift",), damped=False, width=32),
             "fe22ca3df0d6",
         ),
+        (Run(convention="text", initialization="default", rbf_amplitude=1, trust=-1, slots=0), "44136fa355b3"),
+        (Run(seed=3, alpha=0.5, beta=0.99, convention="text", rbf_amplitude=1.0), "96ecea8c8c6b"),
     ],
 )
 def test_ids_never_change(run, id):

@@ -116,6 +116,55 @@ def test_acrobot_observation_matches_gymnasium():
         np.testing.assert_allclose(acrobot.observe(state).numpy(), seen, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["acrobot", "cartpole"])
+def test_raw_observations_match_gymnasium(name):
+    """Those of the buffer, where the time is appended to Cartpole's."""
+    env, task = make(name), TASKS[name]
+    raw, scaled = load(f"{name}_raw"), load(name)
+    batch, scaled_batch = (problem.stream(seed=2, batch=5, n_step=3)(4) for problem in (raw, scaled))
+    assert raw.inputs == scaled.inputs == task.inputs
+    assert torch.equal(batch.reward, scaled_batch.reward) and torch.equal(batch.discount, scaled_batch.discount)
+    states = raw._transitions("buffer", n_step=3)
+    index = torch.randint(len(states.reward), (4, 5), generator=seeded(name, "stream", 2))
+    for field in ("state", "next_state"):
+        pairs = getattr(states, field)[index].flatten(0, 1), getattr(batch, field).flatten(0, 1)
+        for state, seen in zip(*pairs, strict=True):
+            set_state(env, state)
+            if name == "acrobot":
+                expected = env.unwrapped._get_ob()
+            else:
+                expected = np.append(np.array(env.unwrapped.state), state[4] / 500)
+            np.testing.assert_allclose(seen.numpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name, scale", [
+    ("acrobot", [1, 1, 1, 1, 4 * math.pi, 9 * math.pi]),
+    ("cartpole", [2.4, 2, 12 * math.pi / 180, 2, 1]),
+])  # fmt: skip
+def test_raw_problems_have_the_same_true_values(name, scale, monkeypatch):
+    if name == "cartpole":  # stored, never estimated again
+        monkeypatch.setattr(Replay, "compute_values", lambda self: pytest.fail("new rollouts"))
+    raw, scaled = load(f"{name}_raw").values(), load(name).values()
+    assert raw.keys() == scaled.keys()
+    for kind, held in raw.items():
+        assert torch.equal(held.value, scaled[kind].value)
+        assert torch.equal(held.standard_error, scaled[kind].standard_error)
+        torch.testing.assert_close(held.state, scaled[kind].state * torch.tensor(scale))
+
+
+@pytest.mark.parametrize("name", ["mountain_car", "mountain_car_scaled", "mountain_car_online", "acrobot", "cartpole",
+                                  "acrobot_raw", "cartpole_raw"])  # fmt: skip
+def test_training_values_are_of_the_training_distribution(name):
+    """Mean and standard deviation of every input are those of the stream's states."""
+    problem = load(name)
+    seen = problem.stream(seed=7, batch=1, n_step=1)(30_000).state[:, 0].double()
+    held = problem.values()["training"].state
+    spread = seen.std(0)
+    error = 5 * spread * math.sqrt(1 / len(held) + 1 / 3000)  # consecutive states are dependent
+    assert ((held.mean(0) - seen.mean(0)).abs() < error).all()
+    torch.testing.assert_close(held.std(0), spread, rtol=0.25, atol=0)
+
+
 def test_acrobot_truncation_bootstraps():
     env = make("acrobot")
     env.reset(seed=0)

@@ -408,17 +408,23 @@ def test_equal_results_in_two_files_are_no_conflict(store):
     assert store.check() == 3  # warns of nothing
 
 
-def test_results_of_an_earlier_version_count_as_not_run(store, warned, monkeypatch):
-    old = store.add([record(0)], HERE)
-    monkeypatch.setattr(batch_file, "RESULTS_VERSION", 2)
-    monkeypatch.setattr("unstale_lab.store.RESULTS_VERSION", 2)
-    assert store.check() == 0 and store.ids() == set()
+def test_changed_results_of_an_earlier_version_count_as_not_run(store, warned, monkeypatch):
+    """Other runs of an earlier version are read as before."""
+    changed, unchanged = record(0, method="oracle"), record(1)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(batch_file, "results_version", lambda run: 1)
+        earlier.setattr("unstale_lab.store.results_version", lambda run: 1)
+        old = store.add([changed], HERE)
+        store.add([unchanged], HERE)
+        assert store.check() == 2
+    store = Store(store.path, warned.append)
+    assert store.check() == 1 and store.ids() == {unchanged.run.id}
     assert len(warned) == 1 and old.name in warned[0] and "version 1" in warned[0]
-    new = store.add([replace(record(0), parameters=7)], HERE)
-    assert store.load([Run()])[Run()].parameters == 7 and old.exists()
-    monkeypatch.undo()
+    new = store.add([replace(changed, parameters=7)], HERE)
+    assert store.load([changed.run])[changed.run].parameters == 7 and old.exists()
+    monkeypatch.setattr(batch_file, "RESULTS_VERSION", 1)
     with pytest.raises(StoreError, match=f"{new.name} .*version 2.*version 1"):
-        Store(store.path).check()
+        Store(store.path, warned.append).check()
 
 
 def test_settings_that_an_older_file_lacks_are_defaults(store):

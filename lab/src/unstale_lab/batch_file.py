@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from .errors import one_line
 from .experiment import Run
+from .methods import results_version
 from .records import Record
 from .versions import RESULTS_VERSION
 
@@ -85,7 +86,8 @@ def encode(records: Sequence[Record], made: Mapping[str, str]) -> bytes:
         *(_column("curve", name, CURVE, [r.curves.get(name) for r in records]) for name in curves),
         *(_column("provenance", name, pa.string(), [here[name]] * len(records)) for name in PROVENANCE),
     ]
-    metadata = {FORMAT_KEY: FORMAT.encode(), RESULTS_KEY: str(RESULTS_VERSION).encode()}
+    version = max(results_version(record.run) for record in records)
+    metadata = {FORMAT_KEY: FORMAT.encode(), RESULTS_KEY: str(version).encode()}
     schema = pa.schema([field for field, _ in columns], metadata=metadata)
     return encode_table(pa.Table.from_arrays([values for _, values in columns], schema=schema))
 
@@ -115,7 +117,7 @@ def decode(content: bytes) -> pa.Table:
         _check_digest(content, metadata)
         _check_versions(parquet.schema_arrow, metadata)
         table = parquet.read(use_threads=False)
-        _check_rows(table)
+        _check_rows(table, results=int(metadata.get(RESULTS_KEY, b"1")))
     except (DamagedFileError, OtherVersionError, OutdatedResultsError):
         raise
     except Exception as error:  # Arrow raises nearly any type for damaged content
@@ -205,12 +207,13 @@ def _check_versions(schema: pa.Schema, metadata: Mapping[bytes, bytes]) -> None:
             f"holds results of version {results}, and this program computes version {RESULTS_VERSION}. "
             "Update unstale-lab, or choose another store."
         )
-    if results < RESULTS_VERSION:
-        raise OutdatedResultsError(f"it holds results of version {results}, not {RESULTS_VERSION}")
 
 
-def _check_rows(table: pa.Table) -> None:
-    """That no value is missing, that curves have one value per measurement, and that ids match their settings."""
+def _check_rows(table: pa.Table, results: int) -> None:
+    """That no value is missing, that curves have one value per measurement, and that ids match their settings.
+
+    Also that no run has changed since version ``results``.
+    """
     for name in ("id", *(SETTINGS.keys() & set(table.schema.names)), *(RESULTS.keys() - NULLABLE)):
         if table[name].null_count:
             raise DamagedFileError(f"{name} has missing values")
@@ -232,5 +235,8 @@ def _check_rows(table: pa.Table) -> None:
         raise DamagedFileError("a run occurs twice")
     settings = table.select([name for name in SETTINGS if name in table.schema.names])
     for id, row in zip(ids, settings.to_pylist(), strict=True):
-        if run_of(row).id != id:
+        run = run_of(row)
+        if run.id != id:
             raise DamagedFileError(f"the id {id} does not match the settings of its run")
+        if results < results_version(run):
+            raise OutdatedResultsError(f"it holds results of version {results}, not {results_version(run)}")

@@ -47,6 +47,9 @@ class Run:
     slots: int = 0  # of a reservoir correction
     convention: str = "text"  # of the paper; or "code": as the authors' code has it, see ``engine.conventions``
     trust: float = -1.0  # bound κ on the correction instead of the method's; 0: no bound; negative: the method's
+    convention: str = "text"  # of ``engine.conventions``: as the paper's text has it, or "code": as the authors ran it
+    initialization: str = "default"  # of ``engine.layers.INITIALIZATIONS``; "glorot": Glorot uniform, biases 0
+    rbf_amplitude: float = 1.0  # of the radial basis functions
 
     def __post_init__(self) -> None:
         """Converts fields to their types: 1 equals 1.0 but has another JSON text, and equal runs need equal ids."""

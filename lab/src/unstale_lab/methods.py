@@ -90,6 +90,12 @@ def horizon(run: Run) -> int:
     return min(run.horizon or paper_horizon(run.beta), run.steps)
 
 
+def results_version(run: Run) -> int:
+    """Return the version of results in which runs like this one last changed, at most ``versions.RESULTS_VERSION``."""
+    method = METHODS.get(run.method)
+    return 2 if method is not None and method.correction == "oracle" and run.convention == "text" else 1
+
+
 def trust_bound(run: Run) -> float | None:
     """Return the bound κ on the correction: the run's own, or else the method's; ``None`` for no bound."""
     return METHODS[run.method].trust if run.trust < 0 else run.trust or None

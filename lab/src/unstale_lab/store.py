@@ -24,9 +24,9 @@ from .batch_file import PROVENANCE, DamagedFileError, OtherVersionError, Outdate
 from .errors import StoreError
 from .experiment import Run
 from .files import remove_stale_temporaries, require_writable, write_file
+from .methods import results_version
 from .provenance import provenance
 from .records import Record
-from .versions import RESULTS_VERSION
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Store:
         """
         if not records:
             raise ValueError("there are no records to add")
-        path = self.path / _file_name([record.run.id for record in records])
+        path = self.path / _file_name([record.run for record in records])
         content = batch_file.encode(records, provenance("cpu") if made is None else made)
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -212,10 +212,11 @@ class Store:
             raise StoreError(f"cannot write to the store {self.path}: {_reason(error)}") from error
 
 
-def _file_name(ids: Sequence[str]) -> str:
+def _file_name(runs: Sequence[Run]) -> str:
     """The same for the same runs. Results of another version have another name, so that both can be stored."""
-    digest = hashlib.sha256(" ".join(sorted(ids)).encode()).hexdigest()[:12]
-    return f"batch-{digest}.parquet" if RESULTS_VERSION == 1 else f"batch-v{RESULTS_VERSION}-{digest}.parquet"
+    digest = hashlib.sha256(" ".join(sorted(run.id for run in runs)).encode()).hexdigest()[:12]
+    version = max(results_version(run) for run in runs)
+    return f"batch-{digest}.parquet" if version == 1 else f"batch-v{version}-{digest}.parquet"
 
 
 def _reserve(path: Path) -> Path:

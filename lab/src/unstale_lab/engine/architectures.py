@@ -20,15 +20,22 @@ def build_network(run: Run, problem: Problem, device: str = "cpu") -> Network:
     """Return the network of a run.
 
     Raises:
-        UserError: if ``run.network`` is not a key of ``ARCHITECTURES``, or does not fit the problem.
+        UserError: if ``run.network`` is not a key of ``ARCHITECTURES``, or the network does not fit the problem.
     """
     if run.network not in ARCHITECTURES:
         raise unknown("network", run.network, ARCHITECTURES)
+    if run.rbf_grid and (run.network != "mlp" or problem.inputs != 2):
+        raise UserError(
+            f"rbf_grid {run.rbf_grid} needs network='mlp' and a problem with 2 inputs; network {run.network} on "
+            f"{run.problem} has {problem.inputs}"
+        )
+    if run.rbf_amplitude != 1 and not run.rbf_grid:
+        raise UserError(f"rbf_amplitude {run.rbf_amplitude} needs radial basis functions: set rbf_grid")
     return ARCHITECTURES[run.network](run, problem, device)
 
 
 def _mlp(run: Run, problem: Problem, device: str) -> Network:
-    feature_map = rbf_features(run.rbf_grid, run.rbf_width) if run.rbf_grid else identity_features
+    feature_map = rbf_features(run.rbf_grid, run.rbf_width, run.rbf_amplitude) if run.rbf_grid else identity_features
     sizes = [run.rbf_grid**2 or problem.inputs, *[run.width] * (run.layers - 1), 1]
     return Network([Dense(inputs, outputs) for inputs, outputs in pairwise(sizes)], run.activation, feature_map)
 

@@ -29,6 +29,14 @@ PPO_GAMES, PPO_ROLLOUT = 32, 32  # parallel games, and steps per game between up
 EXPLORATION_SHARE = 0.1  # share of a run over which Sarsa's ε is annealed
 # Correction names of the methods table → those of the library's optimizers.
 CORRECTIONS = {"none": "none", "diagonal": "diagonal", "window": "window", "full": "dense", "oracle": "oracle"}
+# The settings that are used; all others must have their defaults.
+SHARED_SETTINGS = {"problem", "method", "network", "seed", "steps", "batch", "alpha", "beta", "n_step", "horizon"}
+USED_SETTINGS = {
+    "sarsa": SHARED_SETTINGS | {"width", "precision"},
+    "ppo": SHARED_SETTINGS | {"precision"},
+}
+ALGORITHM_NAMES = {"sarsa": "Sarsa", "ppo": "PPO"}
+NETWORKS = {"sarsa": ("small_atari",), "ppo": ("actor", Run.network)}
 
 
 @dataclass(frozen=True)
@@ -136,9 +144,8 @@ def _make_trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
     if run.problem not in CONTROL_PROBLEMS:
         raise unknown("control problem", run.problem, CONTROL_PROBLEMS)
     problem = CONTROL_PROBLEMS[run.problem]
+    _check_settings(run, problem.algorithm)
     method = methods.METHODS[run.method]
-    if not method.adam or method.literal or method.linearizes or method.target_every:
-        raise unknown("control method", run.method, ("adam", "adam_diagonal", "adam_window"))
     correction, horizon = CORRECTIONS[method.correction], methods.horizon(run)
     if problem.algorithm == "ppo":
         return ppo.PPO(
@@ -158,8 +165,6 @@ def _make_trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
             ),
             device,
         )
-    if run.network != "small_atari":
-        raise UserError(f"Sarsa needs network='small_atari', got {run.network!r}")
     return sarsa.Sarsa(
         sarsa.Settings(
             game=problem.game,
@@ -177,6 +182,26 @@ def _make_trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
         ),
         device,
     )
+
+
+def _check_settings(run: Run, algorithm: str) -> None:
+    """Check that the algorithm uses every setting that the run specifies.
+
+    Raises:
+        UserError: if it does not.
+    """
+    method = methods.METHODS[run.method]
+    has_correction = method.correction in CORRECTIONS
+    if not method.adam or not has_correction or method.literal or method.linearizes or method.target_every:
+        raise unknown("control method", run.method, ("adam", "adam_diagonal", "adam_window"))
+    name = ALGORITHM_NAMES[algorithm]
+    if run.network not in NETWORKS[algorithm]:
+        raise UserError(f"{name} needs network={NETWORKS[algorithm][0]!r}, got {run.network!r}")
+    unused = [f"{key}={value!r}" for key, value in run.settings().items() if key not in USED_SETTINGS[algorithm]]
+    if run.precision not in ("float32", "tf32"):
+        unused.append(f"precision={run.precision!r}")
+    if unused:
+        raise UserError(f"{name} does not use {', '.join(unused)}; leave that at its default")
 
 
 def _finite_points(steps: Sequence[int], values: Sequence[float], diverged_at: int | None) -> list[tuple[int, float]]:

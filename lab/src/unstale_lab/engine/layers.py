@@ -227,10 +227,22 @@ class Conv(Layer):
         return patches.movedim((-2, -1), (-4, -3)).flatten(-2).flatten(-4, -2)
 
 
-def initial_parameters(layer: Layer, generator: torch.Generator) -> Tensor:
-    """Draw parameters from the distribution of ``torch.nn.Linear`` and ``Conv2d``, ``[outputs · (1 + inputs)]``."""
-    bound = 1 / math.sqrt(layer.shape[1] - 1)
-    return (2 * torch.rand(layer.size, generator=generator, dtype=torch.float64) - 1) * bound
+INITIALIZATIONS = ("default", "glorot")
+
+
+def initial_parameters(layer: Layer, generator: torch.Generator, initialization: str = "default") -> Tensor:
+    """Draw the parameters of a layer, ``[outputs · (1 + inputs)]``.
+
+    ``"default"`` is the distribution of ``torch.nn.Linear`` and ``Conv2d``. ``"glorot"`` draws weights uniformly within
+    ``±√(6 / (inputs + outputs))`` and sets biases to 0. A kernel has ``channels · k²`` inputs and ``channels_out``
+    outputs, as in the authors' code; ``torch.nn.init.xavier_uniform_`` multiplies its outputs by ``k²`` too.
+    """
+    outputs, inputs = layer.shape[0], layer.shape[1] - 1
+    bound = 1 / math.sqrt(inputs) if initialization == "default" else math.sqrt(6 / (inputs + outputs))
+    parameters = (2 * torch.rand(layer.size, generator=generator, dtype=torch.float64) - 1) * bound
+    if initialization == "glorot":
+        parameters.view(layer.shape)[:, 0] = 0
+    return parameters
 
 
 def _map_runs(function: Callable[..., Tensor], *operands: tuple[Tensor, int]) -> Tensor:

@@ -96,7 +96,10 @@ def _mean_cosines(training: Training, functions: Sequence[CosineFunction]) -> di
         steps = slice(start, start + chunk)
         theta, samples = past[steps], batches.select(steps)
         then, now = (_linearize(training, at, samples) for at in (theta, training.theta.expand_as(theta)))
-        corrected_slope = then.slope + then.curvature * then.shift(training.theta - theta)
+        shift = then.shift(training.theta - theta)
+        if training.uses_mean_gradients:  # of the batch: Zᵀ d = mean(v) mean(u · d)
+            shift = shift.mean(-1, keepdim=True)
+        corrected_slope = then.slope + then.curvature * shift
         found.append({name: x for function in functions for name, x in function(then, now, corrected_slope).items()})
     return {name: _mean_over_steps(torch.cat([part[name] for part in found]), exists, default=1.0) for name in found[0]}
 
@@ -146,7 +149,7 @@ def _split_by_step(samples: Samples, steps: int) -> Samples:
 def _linearize(training: Training, theta: Tensor, samples: Samples) -> Linearization:
     """Linearize batches, each at its own row of ``theta [steps, runs, n]``."""
     forward = training.network.forward(theta, samples.rows)
-    _, slope, curvature = training.network.objective.loss(samples.residual(forward.values))
+    _, slope, curvature = training.loss(samples.residual(forward.values))
     return training.network.linearize(theta, forward, samples.discount, slope, curvature)
 
 

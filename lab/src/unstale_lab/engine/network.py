@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unstale.per_sample.gradients import Linearization, SummedGradient
+from unstale.per_sample.gradients import Linearization, Materialized, SummedGradient
 
 from .layers import Conv, Layer, initial_parameters
 from .objectives import STATE_VALUE, Objective, Prediction
@@ -77,10 +77,10 @@ class Network:
         self.rows_backward = 0  # rows of all backward passes so far: the cost of a method
         self._activate, self._activation_backward = ACTIVATIONS[activation]
 
-    def initial(self, seed: int, dtype: torch.dtype) -> Tensor:
-        """Draw parameters from the distribution of ``torch.nn``, ``[n]``; they depend on the seed alone."""
+    def initial(self, seed: int, dtype: torch.dtype, initialization: str = "default") -> Tensor:
+        """Draw the parameters of all layers, ``[n]``; they depend on the seed and the kind of initialization alone."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.cat([initial_parameters(layer, generator) for layer in self.layers]).to(dtype)
+        return torch.cat([initial_parameters(layer, generator, initialization) for layer in self.layers]).to(dtype)
 
     def forward(self, theta: Tensor, state: Tensor) -> ForwardPass:
         """Run the network on states ``[..., rows, inputs]``.
@@ -160,6 +160,24 @@ class Network:
         ]
         return Linearization(tuple(pieces), slope, curvature)
 
+    def linearize_mean(
+        self, theta: Tensor, forward: ForwardPass, discount: Tensor | None, curvature: Tensor
+    ) -> Linearization:
+        """Return the batch as one sample, whose gradients are the means of the per-sample gradients.
+
+        Its Taylor term is the outer product of mean gradients, not the mean of outer products. Its slope is 0: the
+        gradient of the batch is no multiple of the mean gradient. Arguments are those of ``linearize``.
+        """
+        count = curvature.shape[-1]
+        share = torch.full_like(curvature, 1 / count)
+        v = self.gradient(theta, self.state_rows(forward, count), share).total
+        u = v
+        if discount is not None:
+            u = v - self.gradient(theta, self.last_rows(forward, count), discount * share).total
+        pieces = [Materialized(span, (v[..., None, span], u[..., None, span])) for span in self.spans]
+        total = curvature.sum(-1, keepdim=True)
+        return Linearization(tuple(pieces), torch.zeros_like(total), total)
+
     def hessian(self, theta: Tensor, state: Tensor, slope: Tensor) -> Tensor:
         """Return ``Σ_k slope_k ∇²value_k``, ``[runs, n, n]``, which the paper's Taylor term leaves out."""
 
@@ -206,16 +224,20 @@ def identity_features(state: Tensor) -> Tensor:
     return state.mT
 
 
-def rbf_features(grid: int, width: float) -> FeatureMap:
-    """Return radial basis functions ``exp(-‖s-u‖²/σ²)`` with centres ``u`` on a regular grid over ``[-1, 1]²``.
+def rbf_features(grid: int, width: float, amplitude: float = 1.0) -> FeatureMap:
+    """Return radial basis functions ``a exp(-‖s-u‖²/σ²)`` with centres ``u`` on a regular grid over ``[-1, 1]²``.
 
     ``σ`` is in units of grid cells: at ``σ² = 1`` few functions overlap, as the paper says of its own. The paper's
     appendix has a variance of ``σ²/grid`` in units of the state. Neighbouring functions would then overlap by four
     fifths, and momentum diverges.
 
+    States are not scaled. The authors' code applies the same grid to raw states of Mountain Car, whose velocities are
+    within ±0.07, and so uses the middle rows of the grid only.
+
     Args:
         grid: functions along each side.
         width: ``σ²``, in squared grid cells.
+        amplitude: ``a``, the value of a function at its centre.
     """
     inverse_variance = (grid / 2) ** 2 / width
 
@@ -223,6 +245,6 @@ def rbf_features(grid: int, width: float) -> FeatureMap:
         line = torch.linspace(-1, 1, grid, dtype=state.dtype, device=state.device)
         # A 2-D Gaussian is the product of two 1-D ones: 2·grid exponentials per state instead of grid².
         factors = torch.exp(-(state.unsqueeze(-1) - line).square() * inverse_variance)
-        return (factors[..., 0, :, None] * factors[..., 1, None, :]).flatten(-2).mT
+        return (amplitude * factors[..., 0, :, None] * factors[..., 1, None, :]).flatten(-2).mT
 
     return features

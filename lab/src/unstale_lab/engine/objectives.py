@@ -22,11 +22,14 @@ class Prediction(NamedTuple):
     derivative: Tensor | None  # [..., outputs, rows]; None if the value is the only output
 
 
+Loss = Callable[[Tensor], Derivatives]  # of residuals
+
+
 class Objective(NamedTuple):
     """How outputs become predictions, and how those are trained and evaluated."""
 
     predict: Callable[[Tensor, Tensor], Prediction]  # outputs, index
-    loss: Callable[[Tensor], Derivatives]
+    loss: Loss
     # outputs, values, index, true values → metrics by name, each [..., rows]
     errors: Callable[[Tensor, Tensor, Tensor, Tensor], dict[str, Tensor]]
 

@@ -22,8 +22,10 @@ from ..experiment import Run
 from ..precision import matmul_precision
 from ..records import Record
 from .architectures import build_network
+from .conventions import check_convention, loss_function, oracle_weight_scale, uses_mean_gradients
 from .corrections import build_correction, make_plan
 from .data import Feed, Samples, to_device
+from .layers import INITIALIZATIONS
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
 from .network import ForwardPass
 from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
@@ -82,6 +84,8 @@ class Training:
         self.problem = problems.load(first.problem)
         dtype = torch.float64 if first.precision == "float64" else torch.float32
         self.network = build_network(first, self.problem, device)
+        self.loss = loss_function(first, self.network.objective)
+        self.uses_mean_gradients = uses_mean_gradients(first, self.problem)
         self.is_large = self.network.macs > LARGE_NETWORK_MACS
         self.plan = make_plan(first, self.network) if methods.has_growing_memory(first) else None
         self.correction = build_correction(first, self.network, self.plan)
@@ -104,7 +108,8 @@ class Training:
         self.trust = methods.trust_bound(first)
         # Undamped momentum adds gradients without the factor 1-β.
         self.lr = per_run([run.alpha / (1 if run.damped else 1 - run.beta) for run in runs]).unsqueeze(-1)
-        self.theta = torch.stack([self.network.initial(run.seed, dtype) for run in runs]).to(device)
+        initial = [self.network.initial(run.seed, dtype, run.initialization) for run in runs]
+        self.theta = torch.stack(initial).to(device)
         self.displacement = torch.zeros_like(self.theta)
         self.mu = torch.zeros_like(self.theta)
         self.second_moment = torch.zeros_like(self.theta) if self.method.adam else None
@@ -119,6 +124,7 @@ class Training:
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.diverged_at = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
         if self.is_oracle:
+            self.horizon = horizon
             self.ages = torch.arange(horizon - 1, -1, -1, device=device).repeat_interleave(first.batch)
             cached = CPU_CACHE_ELEMENTS // self.network.max_saved_elements // first.batch * first.batch
             self.oracle_chunk = max(first.batch, cached) if device == "cpu" else len(self.ages)
@@ -226,6 +232,8 @@ class Training:
     def _oracle_momentum(self) -> tuple[Tensor, Tensor]:
         """Return the momentum of all recent batches at the current parameters, and the newest batch's residuals."""
         weight = torch.where(self.ages <= self.step_number, self.age_weight, 0.0)
+        if self.runs[0].convention == "text":
+            weight *= oracle_weight_scale(self.beta, self.step_number, self.horizon).unsqueeze(-1)
         momentum = torch.zeros_like(self.theta)
         for index, samples in self.feed.recent().chunks(self.oracle_chunk):
             forward, residual = self._evaluate(samples)
@@ -257,7 +265,7 @@ class Training:
 
     def _derivatives(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Return first and second derivative of the batch's mean loss with respect to the residuals."""
-        _, slope, curvature = self.network.objective.loss(residual)
+        _, slope, curvature = self.loss(residual)
         return slope / self.runs[0].batch, curvature / self.runs[0].batch
 
     def _evaluate(self, samples: Samples) -> tuple[ForwardPass, Tensor]:
@@ -288,6 +296,9 @@ class Training:
                 return None, gradient
             slope, curvature = slope * selection.inverse_probability, curvature * selection.inverse_probability
             return self._selected(selection.rows, samples, forward, slope, curvature), gradient
+        if self.uses_mean_gradients:
+            gradient = self.network.gradient(self.theta, self.network.state_rows(forward, count), slope).total
+            return self.network.linearize_mean(self.theta, forward, samples.discount, curvature), gradient
         linear = self.network.linearize(self.theta, forward, samples.discount, slope, curvature)
         gradient = linear.semi_gradient()
         if self.method.second_order:
@@ -396,11 +407,14 @@ class Training:
 
 
 def check_settings(run: Run) -> None:
-    """Check the settings that change over a run.
+    """Check settings that only some values, or some combinations with methods and problems, are defined for.
 
     Raises:
         UserError: if one is out of its range, or cannot be combined with the run's method or problem.
     """
+    check_convention(run)
+    if run.initialization not in INITIALIZATIONS:
+        raise unknown("initialization", run.initialization, INITIALIZATIONS)
     if run.lr_schedule not in LR_SCHEDULES:
         raise unknown("learning-rate schedule", run.lr_schedule, LR_SCHEDULES)
     if not 0 <= run.weight_average < 1:

@@ -23,6 +23,8 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "mountain_car_scaled": lambda: MountainCar(mountain_car.SCALED_TASK),
     "mountain_car_online": OnlineMountainCar,
     **REPLAYS,
+    "acrobot_raw": partial(REPLAYS["acrobot"], input_scale=acrobot.RAW_SCALE),
+    "cartpole_raw": partial(REPLAYS["cartpole"], input_scale=cartpole.RAW_SCALE),
     "regression": Regression,
     "svhn": SVHN,
     "ms_pacman": MsPacman,

@@ -46,6 +46,10 @@ def observe(state: Tensor) -> Tensor:
     return torch.stack([a.cos(), a.sin(), b.cos(), b.sin(), v / MAX_VELOCITY[0], w / MAX_VELOCITY[1]], -1)
 
 
+# What observations are multiplied with to get those of Gymnasium, with velocities in radians per second.
+RAW_SCALE = torch.tensor([1, 1, 1, 1, *MAX_VELOCITY], dtype=torch.float64)
+
+
 def _derivative(state: Tensor, torque: Tensor) -> Tensor:
     angle_1, angle_2, velocity_1, velocity_2 = state.unbind(-1)
     cosine, sine = torch.cos(angle_2), torch.sin(angle_2)

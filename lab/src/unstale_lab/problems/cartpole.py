@@ -54,4 +54,6 @@ def observe(state: Tensor) -> Tensor:
     return state / SCALE
 
 
+# What observations are multiplied with to get those of Gymnasium, with the time as a share of the longest episode.
+RAW_SCALE = torch.cat([SCALE[:4], torch.ones(1, dtype=torch.float64)])
 TASK = Task("cartpole", 5, 2, 0.99, MAX_EPISODE_STEPS, start, step, observe, random_actions=0.2)

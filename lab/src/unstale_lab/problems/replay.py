@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +22,14 @@ class Replay:
 
     bootstraps = True
 
-    def __init__(self, task: Task, states: int, rollouts: int = 1, expert: Path | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        states: int,
+        rollouts: int = 1,
+        expert: Path | None = None,
+        input_scale: Tensor | None = None,
+    ) -> None:
         """Load the expert.
 
         Args:
@@ -29,10 +37,12 @@ class Replay:
             states: number of states in each set of true values.
             rollouts: per state; 1 for a deterministic policy.
             expert: file of the expert; by default that of the package.
+            input_scale: factors of the observations that are learned from, ``[inputs]``; the expert sees them unscaled.
         """
         self.task = task
         self.inputs = task.inputs
         self._states, self._rollouts = states, rollouts
+        self._input_scale = torch.ones(task.inputs, dtype=torch.float64) if input_scale is None else input_scale
         self._expert_path = expert or expert_path(task.name)
         self._expert = load_expert(self._expert_path, task)
         self._buffer = cache(self._make_buffer)
@@ -50,7 +60,7 @@ class Replay:
 
     def values(self) -> dict[str, ValueSet]:
         """Return true values of states in the buffer ("training") and of states of other episodes ("evaluation")."""
-        return self._values()
+        return {name: replace(held, state=held.state * self._input_scale) for name, held in self._values().items()}
 
     @property
     def values_are_exact(self) -> bool:
@@ -80,7 +90,8 @@ class Replay:
         return TransitionStream(self.task, self._policy(generator), generator, n_step).take(TRANSITIONS)
 
     def _make_buffer(self, n_step: int) -> Transitions:
-        return self.task.to_observations(self._transitions("buffer", n_step))
+        learner_task = replace(self.task, observe=lambda state: self.task.observe(state) * self._input_scale)
+        return learner_task.to_observations(self._transitions("buffer", n_step))
 
     def _true_values(self, purpose: str) -> ValueSet:
         generator = seeded(self.task.name, purpose, "values")
