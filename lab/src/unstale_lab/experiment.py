@@ -40,16 +40,13 @@ class Run:
     measure: tuple[str, ...] = ()  # keys of ``engine.measurements.MEASUREMENTS``: "drift", "agreement", ...
     precision: str = "float32"  # or "float64", or "tf32": float32 with TF32 matrix products on a GPU
     network: str = "mlp"  # a key of ``engine.architectures.ARCHITECTURES``
-    initialization: str = "default"  # or "glorot": Glorot's uniform weights, zero biases
     lr_schedule: str = "constant"  # a key of ``engine.schedules.LR_SCHEDULES``
     weight_average: float = 0.0  # decay of the moving average of the parameters that errors are measured on; 0: none
     trace_decay: float = 0.0  # λ of accumulating eligibility traces; 0: none
     slots: int = 0  # of a reservoir correction
-    convention: str = "text"  # of the paper; or "code": as the authors' code has it, see ``engine.conventions``
     trust: float = -1.0  # bound κ on the correction instead of the method's; 0: no bound; negative: the method's
     convention: str = "text"  # of ``engine.conventions``: as the paper's text has it, or "code": as the authors ran it
     initialization: str = "default"  # of ``engine.layers.INITIALIZATIONS``; "glorot": Glorot uniform, biases 0
-    rbf_amplitude: float = 1.0  # of the radial basis functions
 
     def __post_init__(self) -> None:
         """Converts fields to their types: 1 equals 1.0 but has another JSON text, and equal runs need equal ids."""
