@@ -23,8 +23,8 @@ from unstale_lab.analysis.statistics import (
     one_sample_t_test,
     paired_t_test,
     probability_of_improvement,
-    relative_difference,
     seed_log_ratios,
+    typical_ratio,
     welch_t_test,
 )
 
@@ -72,12 +72,10 @@ def test_diverged_run_counts_as_worst_error_in_every_comparison():
     diverging = np.array([[0.1, inf, inf, inf, inf, inf]])
     for others in (np.full((1, 6), 0.1), np.full((1, 6), 0.2)):
         comparison = compare("a", diverging, "b", others, worst_error=4.0)
-        assert comparison.effect == pytest.approx(4.0 / others[0, 0] - 1)
+        assert comparison.ratio == pytest.approx(4.0 / others[0, 0])
 
 
-@pytest.mark.parametrize(
-    "use", [welch_t_test, paired_t_test, relative_difference, lambda a, b: compare("a", a, "b", b)]
-)
+@pytest.mark.parametrize("use", [welch_t_test, paired_t_test, typical_ratio, lambda a, b: compare("a", a, "b", b)])
 def test_diverged_runs_require_worst_error(use):
     with pytest.raises(ValueError, match="some runs diverged: set ``worst_error``"):
         use(np.array([[1.0, inf]]), np.array([[1.0, 2.0]]))
@@ -86,7 +84,7 @@ def test_diverged_runs_require_worst_error(use):
 def test_all_runs_diverged():
     a = np.full((2, 3), inf)
     comparison = compare("a", a, "b", a, worst_error=4.0)
-    assert (comparison.effect, comparison.interval) == (0, (0, 0))
+    assert (comparison.ratio, comparison.interval) == (1, (1, 1))
     assert (comparison.p_welch, comparison.p_paired, comparison.improvement) == (1, 1, 0.5)
     assert (comparison.iqm_a, comparison.diverged_a, comparison.diverged_b) == (inf, 6, 6)
 
@@ -105,25 +103,25 @@ def test_divergence_rate_has_wilson_interval(diverged, runs, low, high):
 # Effects.
 
 
-def test_relative_difference_uses_ratios_within_pairs():
+def test_typical_ratio_uses_ratios_within_pairs():
     b = np.array([[1.0, 2, 3, 4], [1000, 2000, 3000, 4000]])
     ratios = np.array([[0.5, 0.5, 0.5, 2], [0.5, 0.5, 2, 2]])  # the middle half: 0.5, 0.5, 0.5, 2
-    assert relative_difference(ratios * b, b) == pytest.approx(0.5**0.75 * 2**0.25 - 1)
-    assert relative_difference(b, ratios * b) == pytest.approx(1 / (0.5**0.75 * 2**0.25) - 1)
+    assert typical_ratio(ratios * b, b) == pytest.approx(0.5**0.75 * 2**0.25)
+    assert typical_ratio(b, ratios * b) == pytest.approx(1 / (0.5**0.75 * 2**0.25))
     # Larger in one setting, smaller in the other, and that whatever the scale of the setting.
     opposite = np.array([[2.0] * 4, [0.5] * 4])
-    assert relative_difference(opposite * b, b) == pytest.approx(0)
+    assert typical_ratio(opposite * b, b) == pytest.approx(1)
 
 
 def test_effect_includes_diverged_runs():
     a, b = np.array([[1.0, inf, inf, inf]]), np.array([[1.0, 2.0, 2.0, 8.0]])
     # The ratios are 1, 8 / 2, 8 / 2 and 8 / 8, of which the middle two are 1 and 4.
-    assert compare("a", a, "b", b, worst_error=8.0).effect == pytest.approx(2 - 1)
+    assert compare("a", a, "b", b, worst_error=8.0).ratio == pytest.approx(2)
 
 
 def test_errors_of_zero():
-    assert relative_difference([[0.0, 0.0]], [[0.0, 0.0]]) == 0
-    assert relative_difference([[0.0, 0.0]], [[1.0, 1.0]]) == pytest.approx(-1)
+    assert typical_ratio([[0.0, 0.0]], [[0.0, 0.0]]) == 1
+    assert typical_ratio([[0.0, 0.0]], [[1.0, 1.0]]) == pytest.approx(0)
 
 
 def test_probability_of_improvement_uses_pairs():
@@ -181,7 +179,7 @@ def test_paired_test_matches_reported_effect(seed):
     a = 0.7 * a
     a[0] = 1e6 * b[0]
     comparison = compare("a", a, "b", b, resamples=1)
-    assert comparison.effect < 0 and seed_log_ratios(a, b).mean() < 0 and comparison.p_paired < 0.01
+    assert comparison.ratio < 1 and seed_log_ratios(a, b).mean() < 0 and comparison.p_paired < 0.01
     assert np.log(a / b).mean() > 0
 
 
@@ -267,9 +265,9 @@ def test_bootstrap_matches_a_loop(monkeypatch):
 def test_bootstrap_uses_the_same_seeds_for_all_arrays():
     a, b = paired_samples(3)
     ratio = 3.0 * a
-    low, high = bootstrap(relative_difference, ratio, a, resamples=50)
+    low, high = bootstrap(typical_ratio, ratio, a, resamples=50)
     assert (low, high) == pytest.approx((2, 2))
-    low, high = bootstrap(relative_difference, 3.0 * b, a, resamples=50)
+    low, high = bootstrap(typical_ratio, 3.0 * b, a, resamples=50)
     assert high - low > 0.1
 
 
@@ -304,7 +302,7 @@ def test_bootstrap_coverage():
 
 def test_bootstrap_requires_paired_arrays():
     with pytest.raises(ValueError, match="different shapes"):
-        bootstrap(relative_difference, np.ones((2, 3)), np.ones((2, 4)))
+        bootstrap(typical_ratio, np.ones((2, 3)), np.ones((2, 4)))
 
 
 def test_bootstrap_requires_a_statistic_that_keeps_axes():
@@ -320,7 +318,7 @@ def test_correlated_settings_do_not_inflate_evidence():
         shared, own = draw.normal(size=seeds), draw.normal(size=(settings, seeds))
         ratio = math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
         a, b = np.exp(ratio), np.ones_like(ratio)
-        low, high = bootstrap(relative_difference, a, b, resamples=200, seed=trial)
+        low, high = bootstrap(typical_ratio, a, b, resamples=200, seed=trial)
         covered += low <= 0 <= high
         found += paired_t_test(a, b) <= 0.05
         found_if_independent += stats.ttest_1samp(ratio.ravel(), 0).pvalue <= 0.05
@@ -364,8 +362,8 @@ def test_best_setting_needs_two_seeds():
 def test_planted_effect_is_found():
     a, b = paired_samples(5, settings=6, seeds=30)
     comparison = compare("less", 0.8 * a, "more", b)
-    assert comparison.effect == pytest.approx(-0.2, abs=0.05)
-    assert comparison.interval[0] < -0.2 < comparison.interval[1] < 0
+    assert comparison.ratio == pytest.approx(0.8, abs=0.05)
+    assert comparison.interval[0] < 0.8 < comparison.interval[1] < 1
     assert comparison.p_paired == paired_t_test(0.8 * a, b) < 1e-6
     assert comparison.p_welch == welch_t_test(0.8 * a, b)
     # The log ratio is normal, of mean log 0.8 and deviation 0.2 √2.
@@ -384,7 +382,7 @@ def test_divergences_increase_the_effect():
     diverging = compare("a", a, "b", b, worst_error=a[a < inf].max())
     assert diverging.diverged_a == 18
     assert diverging.improvement < sound.improvement
-    assert diverging.effect > 0 > sound.effect
+    assert diverging.ratio > 1 > sound.ratio
 
 
 def test_compare_all_corrects_over_its_pairs():

@@ -17,22 +17,27 @@ ADAM_BETA_2, ADAM_EPSILON = 0.999, 1e-8
 
 @dataclass(frozen=True)
 class Style:
-    """Colours and marker of a line. Colours are safe for colour-blind readers; markers work without colour."""
+    """Colour, marker and dashes of a line. Colours are safe for colour-blind readers; markers work without colour."""
 
     light: str  # colour on a light background, contrast at least 3:1
     dark: str  # colour on a dark background
     marker: str  # a matplotlib marker
+    dashes: tuple[float, ...] = ()  # lengths of dashes and gaps; empty for a solid line
+    layer: int = 1  # lines of a higher layer are drawn above others
 
 
-ORANGE = Style("#c85200", "#ff9142", "o")
-GREY = Style("#3a3a3a", "#e6e6e6", "D")
-BLUE = Style("#0067a5", "#5ab4f0", "s")
-GREEN = Style("#008060", "#35c79a", "^")
-PINK = Style("#b0328a", "#f08fce", "v")
-OCHRE = Style("#8a6a00", "#e3bc3c", "P")
-PURPLE = Style("#6f42c1", "#b99cf5", "X")
-TEAL = Style("#00829b", "#5fd3e8", "<")
-METHOD_PALETTE = (ORANGE, GREY, BLUE, GREEN, PINK, OCHRE, PURPLE, TEAL)
+# A family of methods has one colour in all figures. The full correction is drawn above all other lines. This library's
+# own defaults are drawn below, with a wide dash-dotted line, because they often coincide with the full correction.
+BASELINE = Style("#c85200", "#ff9142", "o")
+ORACLE = Style("#3a3a3a", "#e6e6e6", "D")
+FULL = Style("#0067a5", "#5ab4f0", "s", layer=2)
+DIAGONAL = Style("#008060", "#35c79a", "^")
+OURS = Style("#b0328a", "#f08fce", "*", (8, 2, 2, 2), layer=0)
+FROZEN = Style("#8a6a00", "#e3bc3c", "P")
+SECOND_ORDER = OTHER_BASELINE = Style("#6f42c1", "#b99cf5", "X")
+WINDOW = Style("#00829b", "#5fd3e8", "<")
+PER_SAMPLE = Style("#b3202c", "#ff8a8a", ">")
+ACTUAL_STEP_DIAGONAL = Style("#6b7280", "#a9b1bd", "v")
 
 
 @dataclass(frozen=True)
@@ -55,31 +60,31 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "momentum": Method("μ", ORANGE),
-    "oracle": Method("μ*", GREY, "oracle"),
-    "full": Method("μ̂", BLUE, "full"),
-    "diagonal": Method("μ̂ diag", GREEN, "diagonal"),
-    "default": Method("μ̂ bounded", PINK, "full", trust=1.0),  # the full correction with the library's bound
-    "frozen": Method("frozen targets", OCHRE, target_every=100),
-    "second_order": Method("μ̂ with second derivatives", PURPLE, "full", second_order=True),
-    "window": Method("μ̂ (window)", BLUE, "window", trust=1.0),
-    "adam": Method("Adam", ORANGE, adam=True),
+    "momentum": Method("μ", BASELINE),
+    "oracle": Method("μ*", ORACLE, "oracle"),
+    "full": Method("μ̂", FULL, "full"),
+    "diagonal": Method("μ̂ diag", DIAGONAL, "diagonal"),
+    "default": Method("μ̂ bounded", OURS, "full", trust=1.0),  # the full correction with the library's bound
+    "frozen": Method("frozen targets", FROZEN, target_every=100),
+    "second_order": Method("μ̂ with second derivatives", SECOND_ORDER, "full", second_order=True),
+    "window": Method("μ̂ (window)", WINDOW, "window", trust=1.0),
+    "adam": Method("Adam", BASELINE, adam=True),
     # Adam with the α and β that the paper gives its corrections.
-    "adam_matched": Method("Adam, α and β of μ̂", PURPLE, adam=True),
+    "adam_matched": Method("Adam, α and β of μ̂", OTHER_BASELINE, adam=True),
     # "/√": divided by Adam's denominator.
-    "adam_oracle": Method("μ*/√", GREY, "oracle", adam=True),
-    "adam_dense": Method("μ̂/√", PINK, "full", trust=1.0, adam=True),
-    "adam_window": Method("μ̂/√ (window)", BLUE, "window", trust=1.0, adam=True),
-    "adam_reservoir": Method("μ̂/√ (reservoir)", TEAL, "reservoir", trust=1.0, adam=True),  # of ``Run.slots``
-    "adam_default": Method("CorrectedAdam (default)", BLUE, "auto", trust=1.0, adam=True),
-    "sgd_default": Method("CorrectedSGD (default)", PINK, "auto", trust=1.0),
+    "adam_oracle": Method("μ*/√", ORACLE, "oracle", adam=True),
+    "adam_dense": Method("μ̂/√", FULL, "full", trust=1.0, adam=True),
+    "adam_window": Method("μ̂/√ (window)", WINDOW, "window", trust=1.0, adam=True),
+    "adam_reservoir": Method("μ̂/√ (reservoir)", OURS, "reservoir", trust=1.0, adam=True),  # of ``Run.slots``
+    "adam_default": Method("CorrectedAdam (default)", OURS, "auto", trust=1.0, adam=True),
+    "sgd_default": Method("CorrectedSGD (default)", OURS, "auto", trust=1.0),
     # The paper's own variant in its Atari figures.
-    "adam_diagonal_literal": Method("μ̂ diag/√ (literal)", PURPLE, "diagonal", adam=True, literal=True),
-    "adam_diagonal": Method("μ̂ diag/√", GREEN, "diagonal", adam=True),
-    "adam_frozen": Method("Adam, frozen targets", OCHRE, target_every=2500, adam=True),
-    "adam_linearized": Method("Adam + per-sample gradients", TEAL, adam=True, linearizes=True),
-    "layers": Method("μ̂ for some layers", BLUE, "layers"),
-    "layers_diagonal": Method("μ̂ for some layers, μ̂ diag for the rest", GREEN, "layers", other_layers="diagonal"),
+    "adam_diagonal_literal": Method("μ̂ diag/√ (literal)", DIAGONAL, "diagonal", adam=True, literal=True),
+    "adam_diagonal": Method("μ̂ diag/√", ACTUAL_STEP_DIAGONAL, "diagonal", adam=True),
+    "adam_frozen": Method("Adam, frozen targets", FROZEN, target_every=2500, adam=True),
+    "adam_linearized": Method("Adam + per-sample gradients", PER_SAMPLE, adam=True, linearizes=True),
+    "layers": Method("μ̂ for some layers", FULL, "layers"),
+    "layers_diagonal": Method("μ̂ for some layers, μ̂ diag for the rest", DIAGONAL, "layers", other_layers="diagonal"),
 }
 
 

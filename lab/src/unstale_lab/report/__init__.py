@@ -8,6 +8,8 @@ from pathlib import Path
 from ..claims.paper import CLAIMS
 from ..files import write_file
 from ..summary import Summary, in_order, json_text, write_summary
+from .forest import forest_rows
+from .forest_plot import draw_forest
 from .html import html_report
 from .markdown import markdown_report
 from .overview import describe_answer
@@ -34,6 +36,8 @@ def write(summaries: Iterable[Summary], out: Path) -> Path:
         write_summary(summary, out)
         if summary.panels:
             save(draw(summary.panels, summary.title), out / "figures", summary.name)
+    if rows := forest_rows(records):
+        save(draw_forest(rows), out / "figures", "forest")
     write_file(out / "claims.json", json_text(records).encode())
     write_file(out / "REPORT.md", markdown_report(records, ordered).encode())
     return write_file(out / "report.html", html_report(records, ordered).encode())

@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
-from ..analysis.formatting import format_interval, format_number, format_p, format_p_range, label
+from ..analysis.formatting import format_number, format_p, label
+from ..claims.verdict import ANSWERS, READING_NAMES
 from ..summary import Summary
-from .drawing import LegendEntry, legend, panel_note
+from . import forest
+from .drawing import LegendEntry, describe_undrawn, legend, panel_note
 from .glossary import GLOSSARY, TITLE
-from .overview import (
-    OUTCOME_SIGNS,
-    claims_by_outcome,
-    describe_answer,
-    describe_cost,
-    describe_provenance,
-)
-from .plotly_charts import chart
-from .tables import describe_panel, panel_table
+from .overview import ANSWER_SIGNS, describe_answer, describe_cost, describe_provenance
+from .svg_charts import MARKERS, chart, colour_rules, dash_array, marker_id, style_class
+from .tables import panel_table
+from .tally import answer_rows, claims_by_answer
 
 HERE = Path(__file__).parent
 
@@ -37,27 +33,37 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
     )
     environment.filters |= {
         "number": format_number,
-        "interval": format_interval,
         "p": format_p,
-        "p_range": format_p_range,
         "cost": describe_cost,
         "method": label,
+        "dashes": dash_array,
+        "marker": marker_id,
+        "colour": style_class,
     }
+    environment.globals |= {"effect": forest.format_effect, "signs": ANSWER_SIGNS, "reading_names": READING_NAMES}
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     return environment.get_template("template.html.j2").render(
         answer=describe_answer(summaries),
-        charts={s.name: [chart(panel, legends[s.name]) for panel in s.panels] for s in summaries},
-        glossary=GLOSSARY,
+        claims=[dict(record, rows=answer_rows(record)) for record in records],
+        colours=colour_rules(entry for entries in legends.values() for entry in entries),
+        counts=_counts(records),
         figures=[_section(summary, legends[summary.name]) for summary in summaries],
-        plotly_js=get_plotlyjs(),
+        forest=forest,
+        forest_rows=forest.forest_rows(records),
+        glossary=GLOSSARY,
+        markers=list(MARKERS.values()),
         provenance=describe_provenance(summaries),
-        records=records,
         script=(HERE / "page.js").read_text("utf-8"),
-        signs=OUTCOME_SIGNS,
         style=(HERE / "page.css").read_text("utf-8"),
-        tally=claims_by_outcome(records),
+        tally=claims_by_answer(records, "text"),
         title=TITLE,
     )
+
+
+def _counts(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many claims have each answer, for one reading or the other."""
+    found = [{row.answer for row in answer_rows(record)} for record in records]
+    return {answer: sum(answer in answers for answers in found) for answer in ANSWERS}
 
 
 def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]:
@@ -67,11 +73,10 @@ def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]
         "panels": [
             {
                 "title": panel.title,
-                "note": panel_note(panel, entries),
-                "description": describe_panel(panel),
+                "chart": chart(panel, entries),
+                "words": describe_undrawn(panel),
+                "diverged": panel_note(panel, entries),
                 "table": panel_table(panel),
-                "log_x": panel.log_x,
-                "log_y": panel.log_y,
             }
             for panel in summary.panels
         ],

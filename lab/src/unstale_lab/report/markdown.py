@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..analysis.formatting import MISSING, format_interval, format_number, format_p, format_p_range, label
+from ..analysis.formatting import MISSING, format_number, format_p, label
 from ..analysis.panels import Panel
 from ..analysis.statistics import Comparison
-from ..claims.verdict import Verdict
+from ..claims.verdict import READING_NAMES, Part, Verdict
 from ..summary import Summary
-from .drawing import LegendEntry, legend, panel_note
+from .drawing import LegendEntry, describe_undrawn, legend, panel_note
+from .forest import CAPTION, forest_rows
 from .glossary import GLOSSARY, TITLE
-from .overview import OUTCOME_SIGNS, describe_answer, describe_cost, describe_provenance
+from .overview import ANSWER_SIGNS, describe_answer, describe_cost, describe_provenance
 from .tables import describe_panel
+from .tally import answer_rows
 
 
 def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> str:
@@ -21,49 +23,45 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
     parts = [
         f"# {TITLE}",
         *map(_escaped, describe_answer(summaries)),
-        "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
-        "## Claims",
         _claims(records),
+        *_forest(records),
+        "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
         "## Figures",
         *(part for summary in summaries for part in _figure(summary)),
         "## Glossary",
-        "\n".join(f"- **{_escaped(term)}**: {meaning}" for term, meaning in GLOSSARY.items()),
+        "\n".join(f"- **{_escaped(term)}**: {_escaped(meaning)}" for term, meaning in GLOSSARY.items()),
         "\n".join(f"- {heading}: {text}" for heading, text in describe_provenance(summaries).items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _claims(records: Sequence[Mapping[str, Any]]) -> str:
-    heading = [
-        "#",
-        "claim",
-        "verdict",
-        "effect [95 % CI]",
-        "p",
-        "p, Welch",
-        "p, paired, Holm",
-        "runs",
-        "diverged",
-        "figure",
+    heading = ["#", "claim", "in the paper", READING_NAMES["text"], READING_NAMES["code"], "why", "figures"]
+    return _table(heading, map(_claim_row, records))
+
+
+def _claim_row(record: Mapping[str, Any]) -> list[str]:
+    rows = answer_rows(record)
+    answers = [f"{ANSWER_SIGNS[row.answer]} {row.answer}" for row in rows]
+    if len(rows) == 1:
+        answers.append("the same" if record["verdicts"] else MISSING)
+    sections = dict.fromkeys(verdict["section"] for verdict in record["verdicts"])
+    return [
+        str(record["number"]),
+        f"{record['subject']}: {record['statement']}",
+        record["where"],
+        *answers,
+        " ".join(f"{_capitalized(READING_NAMES[r.reading])}: {r.why}" if r.reading else r.why for r in rows),
+        ", ".join(f"[{section}](#{section})" for section in sections) or MISSING,
     ]
-    return _table(heading, (row for record in records for row in _claim_rows(record)))
 
 
-def _claim_rows(record: Mapping[str, Any]) -> Iterable[list[str]]:
-    for index, reading in enumerate(record["readings"] or [record]):
-        texts = [reading["reading"]] if index else [f"{record['problem']}: {record['statement']}", reading["reading"]]
-        yield [
-            str(record["claim"]),
-            " · ".join(text for text in texts if text),
-            f"{OUTCOME_SIGNS[reading['verdict']]} {reading['verdict']}",
-            f"{format_number(reading['effect'])} {format_interval(reading['interval'])}",
-            format_p(reading["p"]),
-            format_p_range(comparison["p_welch"] for comparison in reading["comparisons"]),
-            format_p_range(comparison["p_holm"] for comparison in reading["comparisons"]),
-            f"{reading['runs']:,}" if reading["runs"] else MISSING,
-            f"{reading['diverged']:,}" if reading["runs"] else MISSING,
-            f"[{reading['section']}](#{reading['section']})" if reading["section"] else MISSING,
-        ]
+def _forest(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    rows = forest_rows(records)
+    if rows:
+        yield "## Main effects"
+        yield "![Main ratio of each claim with its interval](figures/forest.png)"
+        yield f"{CAPTION} Filled circles: {READING_NAMES['text']}. Hollow diamonds: {READING_NAMES['code']}."
 
 
 def _figure(summary: Summary) -> Iterable[str]:
@@ -79,43 +77,53 @@ def _figure(summary: Summary) -> Iterable[str]:
         yield f"**{_escaped(table.title)}**"
         yield _table(table.heading, table.rows)
     for verdict in summary.verdicts:
-        yield _verdict(verdict)
-        if verdict.comparisons:
-            yield _comparisons(verdict.comparisons)
-    yield f"Settings: {_escaped(summary.settings)}"
+        yield from _verdict(verdict)
     yield f"Reduced: {_escaped(summary.cut)}" if summary.cut else ""
+    yield f"{'Settings at full scale' if summary.cut else 'Settings'}: {_escaped(summary.settings)}"
     yield f"```sh\n{summary.command}\n```"
     yield f"{describe_cost(summary)}."
 
 
 def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     note = panel_note(panel, entries)
-    return f"{describe_panel(panel)} Diverged: {note}." if note else describe_panel(panel)
+    diverged = f"Diverged: {note}." if note else ""
+    return " ".join(text for text in (describe_panel(panel), describe_undrawn(panel), diverged) if text)
 
 
-def _verdict(verdict: Verdict) -> str:
-    reading = f" ({verdict.reading})" if verdict.reading else ""
-    sign = f"{OUTCOME_SIGNS[verdict.outcome]} {verdict.outcome}"
-    return f"**Claim {verdict.claim}{_escaped(reading)}: {sign}.** {_escaped(verdict.note)}"
+def _verdict(verdict: Verdict) -> Iterable[str]:
+    about = [verdict.scope, READING_NAMES["code"] if verdict.reading == "code" else ""]
+    about.append("not part of the claim" if verdict.is_extra else "")
+    scope = "; ".join(text for text in about if text)
+    title = f"Claim {verdict.claim} ({_escaped(scope)})" if scope else f"Claim {verdict.claim}"
+    yield f"**{title}: {ANSWER_SIGNS[verdict.answer]} {verdict.answer}.** {_escaped(verdict.why)}"
+    yield "\n".join(f"- {_escaped(_part(part))}" for part in verdict.parts)
+    compared = [part.comparison for part in verdict.parts if part.comparison]
+    yield _comparisons(compared) if compared else ""
+    yield _escaped(verdict.notes)
+
+
+def _part(part: Part) -> str:
+    test = f"; {part.test}" if part.test else ""
+    return f"{ANSWER_SIGNS[part.answer]} {part.answer}: {part.statement}: {part.found}{test}"
 
 
 def _comparisons(comparisons: Sequence[Comparison]) -> str:
-    heading = ["a vs b", "difference [95 % CI]", "P(a better)", "IQM of a", "IQM of b"]
-    heading += ["p, Welch", "p, paired", "p, Holm", "pairs", "diverged"]
+    heading = ["a / b", "ratio a / b [95 % CI]", "P(a better)", "IQM of a", "IQM of b"]
+    heading += ["p, paired", "p, Holm", "p, Welch", "pairs", "diverged"]
     return _table(
         heading,
         (
             [
-                f"{label(c.a)} vs {label(c.b)}",
-                f"{format_number(c.effect)} {format_interval(c.interval)}",
+                f"{label(c.a)} / {label(c.b)}",
+                f"{format_number(c.ratio)}x [{format_number(c.interval[0])}x, {format_number(c.interval[1])}x]",
                 format_number(c.improvement),
                 format_number(c.iqm_a),
                 format_number(c.iqm_b),
-                format_p(c.p_welch),
                 format_p(c.p_paired),
                 format_p(c.p_holm),
+                format_p(c.p_welch),
                 f"{c.pairs:,}",
-                f"{c.diverged_a} vs {c.diverged_b}",
+                f"{c.diverged_a} / {c.diverged_b}",
             ]
             for c in comparisons
         ),
@@ -129,6 +137,10 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return _escaped(text).replace("|", r"\|").replace("\n", " ").strip()
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _escaped(text: str) -> str:

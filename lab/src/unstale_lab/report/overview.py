@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..analysis.formatting import format_duration
@@ -31,14 +31,14 @@ ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
 
-def describe_tally(records: Sequence[dict[str, Any]], reading: Reading) -> str:
+def describe_tally(records: Sequence[Mapping[str, Any]], reading: Reading) -> str:
     """Return how many claims hold for a reading: "7 hold, 10 hold in part and 2 are shown only"."""
     counts = {answer: len(claims) for answer, claims in claims_by_answer(records, reading).items()}
     *texts, last = [f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count]
     return f"{', '.join(texts)} and {last}" if texts else last
 
 
-def describe_results(records: Sequence[dict[str, Any]]) -> str:
+def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the result of all claims as a paragraph."""
     measured = [record for record in records if record["verdicts"]]
     if not measured:

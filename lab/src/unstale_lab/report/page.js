@@ -1,7 +1,6 @@
 "use strict";
 
 const root = document.documentElement;
-const charts = JSON.parse(document.getElementById("charts").textContent);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const isPressed = (button) => button.getAttribute("aria-pressed") === "true";
 const press = (button, on) => button.setAttribute("aria-pressed", String(on));
@@ -11,11 +10,7 @@ const press = (button, on) => button.setAttribute("aria-pressed", String(on));
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 const themeButton = document.getElementById("theme");
 const theme = () => root.dataset.theme || (systemIsDark.matches ? "dark" : "light");
-
-function showTheme() {
-  press(themeButton, theme() === "dark");
-  drawn().forEach(draw);
-}
+const showTheme = () => press(themeButton, theme() === "dark");
 
 themeButton.addEventListener("click", () => {
   root.dataset.theme = theme() === "dark" ? "light" : "dark";
@@ -23,106 +18,244 @@ themeButton.addEventListener("click", () => {
   showTheme();
 });
 systemIsDark.addEventListener("change", showTheme);
+showTheme();
 
-/* Charts: redrawn whenever the theme or a button of their figure changes. */
+/* Legends: show and hide a line in all panels of a figure. */
 
-const drawn = () => all(".chart.js-plotly-plot");
-const figureOf = (chart) => chart.closest("section");
+all(".legend button").forEach((button) => {
+  button.disabled = false;
+  button.addEventListener("click", () => {
+    press(button, !isPressed(button));
+    const lines = all(`.plot [data-entry="${button.dataset.entry}"]`, button.closest("section"));
+    for (const line of lines) line.classList.toggle("off", !isPressed(button));
+  });
+});
 
-function withColour(trace) {
-  const colour = trace.meta[theme()];
-  const hidden = !isPressed(figureOf(trace.chart).querySelector(`[data-entry="${trace.meta.entry}"]`));
-  const { chart, ...own } = trace;
-  const look = trace.meta.part === "band"
-    ? { fillcolor: colour + "2b" }
-    : { line: { ...trace.line, color: colour }, marker: { ...trace.marker, color: colour } };
-  if (trace.meta.part === "end") look.marker.line = { ...trace.marker.line, color: colour };
-  return { ...own, ...look, visible: !hidden, showlegend: false };
+/* Axes, as in axes.py. */
+
+const power = (exponent) => Number(`1e${exponent}`);
+
+function linearTicks(low, high) {
+  const exponent = Math.floor(Math.log10((high - low) / 7));
+  for (const step of [exponent, exponent + 1].flatMap((e) => [1, 2, 2.5, 5].map((f) => f * power(e)))) {
+    const first = Math.ceil(low / step - 1e-9), count = Math.floor(high / step + 1e-9) - first + 1;
+    if (count >= 3 && count < 7) return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(10)));
+  }
+  return [low, high];
 }
 
-function decades(values) {
-  const logs = values.filter((value) => value > 0).map(Math.log10);
-  return Math.max(...logs) - Math.min(...logs);
+function logTicks(low, high) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  for (const [digits, stride] of [[[1, 2, 5], 1], [[1, 3], 1], [[1], 1], [[1], 2], [[1], 3], [[1], 5]]) {
+    const found = [];
+    for (let n = first; n <= last; n += 1) {
+      if (n % stride === 0) found.push(...digits.map((digit) => Number(`${digit}e${n}`)));
+    }
+    const inside = found.filter((value) => value >= low && value <= high * (1 + 1e-9));
+    if (inside.length <= 7) return inside.length >= 3 ? inside : linearTicks(low, high);
+  }
+  return linearTicks(low, high);
 }
 
-function axis(chart, name, own, values) {
-  const css = getComputedStyle(chart);
-  const button = figureOf(chart).querySelector(`[data-axis="${name}"]`);
-  // Panels keep their own scale until the reader chooses one for all.
-  const type = button.dataset.chosen ? (isPressed(button) ? "log" : "linear") : own.type;
-  const colours = { color: css.color, gridcolor: css.borderTopColor, linecolor: css.borderTopColor, zeroline: false };
-  const room = (name === "xaxis" ? chart.clientWidth / 180 : 3) > decades(values);
-  const log = type === "log" ? { minorloglabels: "complete", dtick: room ? "D2" : 1 } : {}; // 1, 2, 5 or decades
-  const title = { ...own.title, standoff: 8 };
-  return { ...own, ...colours, ...log, title, type, automargin: true, showline: true, uirevision: type };
+function tickText(value, largest) {
+  const unit = largest >= 1e7 || Math.abs(value) >= 1e6 ? [1e6, "M"] : largest >= 1e4 && Math.abs(value) >= 1e3 ? [1e3, "k"] : [1, ""];
+  return `${Number((value / unit[0]).toPrecision(6))}${unit[1]}`.replace("-", "−");
 }
 
-function draw(chart) {
-  const { data, layout } = charts[chart.dataset.figure][chart.dataset.panel];
-  const css = getComputedStyle(chart);
-  const traces = data.map((trace) => withColour({ ...trace, chart }));
-  const whole = {
-    xaxis: axis(chart, "xaxis", layout.xaxis, data.flatMap((trace) => trace.x)),
-    yaxis: axis(chart, "yaxis", layout.yaxis, data.flatMap((trace) => trace.y)),
-    font: { family: css.fontFamily, size: 12, color: css.color },
-    hoverlabel: { bgcolor: css.backgroundColor, bordercolor: css.borderTopColor, font: { color: css.color } },
-    hovermode: "x unified",
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    margin: { l: 56, r: 24, t: 12, b: 50 },
-    // On touch screens, dragging scrolls the page.
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-    uirevision: "kept",
+/* A scale between values and shares of the length of an axis. */
+function scale([low, high, isLog, isComplement]) {
+  const [to, from] = isLog ? [Math.log, Math.exp] : [(v) => v, (v) => v];
+  const [begin, end] = [to(low), to(high)];
+  const turn = (share) => (isComplement ? 1 - share : share);
+  const drawn = (value) => (isComplement ? 1 - value : value);
+  return {
+    share: (value) => turn((to(drawn(value)) - begin) / (end - begin)),
+    /* Ticks between two shares, each with its share and text. */
+    ticks(from0, to0) {
+      const ends = [from0, to0].map((share) => from(begin + turn(share) * (end - begin)));
+      const inside = (isLog ? logTicks : linearTicks)(Math.min(...ends), Math.max(...ends));
+      const largest = Math.max(...inside.map(Math.abs));
+      return inside.map((value) => ({
+        share: turn((to(value) - begin) / (end - begin)),
+        text: isComplement ? String(Number((1 - value).toPrecision(10))) : tickText(value, largest),
+      }));
+    },
   };
-  return Plotly.react(chart, traces, whole, { responsive: true, displaylogo: false, displayModeBar: false, showTips: false });
 }
 
-const nearby = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    nearby.unobserve(target);
-    draw(target);
+/* Charts: tooltip and zoom. */
+
+const NUMBERS = /(-?[\d.]+),(-?[\d.]+)/g;
+const tooltip = document.getElementById("tooltip");
+const svgElement = (name, attributes) => {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+};
+const round = (value) => Math.round(value * 10) / 10;
+
+class Chart {
+  constructor(svg) {
+    this.svg = svg;
+    this.plot = svg.querySelector(".plot");
+    this.ticks = svg.querySelector(".ticks");
+    const data = JSON.parse(svg.dataset.chart);
+    [this.left, this.top, this.width, this.height] = ["x", "y", "width", "height"].map((name) => Number(this.plot.getAttribute(name)));
+    this.x = scale(data.x);
+    this.y = scale(data.y);
+    this.at = data.at;
+    this.paths = all("path", this.plot).map((path) => [path, path.getAttribute("d")]);
+    this.points = all("use, text", this.plot).map((point) => [point, Number(point.getAttribute("x")), Number(point.getAttribute("y"))]);
+    this.originalTicks = this.ticks.innerHTML;
+    this.view = [0, 0, this.width, this.height];
+    this.plot.addEventListener("pointermove", (event) => (this.begin ? this.select(event) : this.point(event)));
+    this.plot.addEventListener("pointerdown", (event) => this.press(event));
+    this.plot.addEventListener("pointerup", (event) => this.release(event));
+    this.plot.addEventListener("pointercancel", () => this.cancel());
+    this.plot.addEventListener("pointerleave", () => this.hide());
+    this.plot.addEventListener("dblclick", () => this.zoom([0, 0, this.width, this.height]));
+    // An empty plot area receives pointer events too.
+    this.plot.prepend(svgElement("rect", { width: this.width, height: this.height, fill: "transparent" }));
   }
-}, { rootMargin: "300px" });
-all(".chart").forEach((chart) => nearby.observe(chart));
 
-const redraw = (button) => all(".chart.js-plotly-plot", button.closest("section")).forEach(draw);
+  /* Coordinates of an event within the plot, as drawn now. */
+  place(event) {
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.svg.getScreenCTM().inverse());
+    return [Math.min(Math.max(at.x - this.left, 0), this.width), Math.min(Math.max(at.y - this.top, 0), this.height)];
+  }
 
-all("[data-entry]").forEach((button) => button.addEventListener("click", () => {
-  press(button, !isPressed(button));
-  redraw(button);
-}));
-all("[data-axis]").forEach((button) => button.addEventListener("click", () => {
-  press(button, !isPressed(button));
-  button.dataset.chosen = "yes";
-  redraw(button);
-}));
+  get isZoomed() { return this.view[2] < this.width || this.view[3] < this.height; }
+
+  /* Show the part [x, y, width, height] of the original plot. */
+  zoom(view) {
+    this.view = view;
+    const [left, top, width, height] = view;
+    const [byX, byY] = [this.width / width, this.height / height];
+    const moveX = (x) => round((x - left) * byX), moveY = (y) => round((y - top) * byY);
+    for (const [path, original] of this.paths) {
+      path.setAttribute("d", original.replace(NUMBERS, (_, x, y) => `${moveX(Number(x))},${moveY(Number(y))}`));
+    }
+    for (const [point, x, y] of this.points) {
+      point.setAttribute("x", moveX(x));
+      point.setAttribute("y", moveY(y));
+    }
+    this.isZoomed ? this.drawTicks() : (this.ticks.innerHTML = this.originalTicks);
+    const section = this.svg.closest("section");
+    section.querySelector("[data-reset]").hidden = !charts.some((chart) => chart.isZoomed && section.contains(chart.svg));
+    this.hide();
+  }
+
+  drawTicks() {
+    const [left, top, width, height] = this.view;
+    const bottom = this.top + this.height, right = this.left + this.width;
+    const grid = [], texts = [];
+    const text = (name, x, y, content) => {
+      const element = svgElement("text", { class: name, x: round(x), y: round(y) });
+      element.textContent = content;
+      texts.push(element);
+    };
+    for (const tick of this.x.ticks(left / this.width, (left + width) / this.width)) {
+      const at = round(this.left + (tick.share * this.width - left) * this.width / width);
+      grid.push(`M${at},${this.top}V${bottom}`);
+      text("tick-x", at, bottom + 13, tick.text);
+    }
+    for (const tick of this.y.ticks(1 - (top + height) / this.height, 1 - top / this.height)) {
+      const at = round(this.top + ((1 - tick.share) * this.height - top) * this.height / height);
+      grid.push(`M${this.left},${at}H${right}`);
+      text("tick-y", this.left - 4, at + 3.5, tick.text);
+    }
+    this.ticks.replaceChildren(svgElement("path", { class: "grid", d: grid.join("") }), ...texts);
+  }
+
+  /* Dragging selects what to zoom into. On touch screens it scrolls the page instead. */
+  press(event) {
+    if (event.pointerType !== "mouse" || event.button !== 0) return;
+    event.preventDefault();
+    this.plot.setPointerCapture(event.pointerId);
+    this.begin = this.place(event);
+    this.selection = svgElement("rect", { class: "selection" });
+    this.plot.append(this.selection);
+    this.hide();
+  }
+
+  select(event) {
+    const [x, y] = this.place(event), [x0, y0] = this.begin;
+    const box = { x: Math.min(x, x0), y: Math.min(y, y0), width: Math.abs(x - x0), height: Math.abs(y - y0) };
+    for (const [name, value] of Object.entries(box)) this.selection.setAttribute(name, value);
+    this.box = box;
+  }
+
+  release(event) {
+    if (!this.begin) return;
+    this.select(event);
+    const { x, y, width, height } = this.box, [left, top, w, h] = this.view;
+    this.cancel();
+    if (width < 8 || height < 8) return;
+    this.zoom([left + x * w / this.width, top + y * h / this.height, width * w / this.width, height * h / this.height]);
+  }
+
+  cancel() {
+    this.selection?.remove();
+    this.begin = this.selection = null;
+  }
+
+  /* Show the values of all lines at the x closest to the pointer. */
+  point(event) {
+    const [x] = this.place(event), [left, , width] = this.view;
+    const original = left + x * width / this.width;
+    const places = this.at.map((value) => this.x.share(value) * this.width);
+    const nearest = places.reduce((best, place, i) => (Math.abs(place - original) < Math.abs(places[best] - original) ? i : best), 0);
+    const legend = this.svg.closest("section").querySelector(".legend");
+    const lines = [];
+    for (const series of all(".series:not(.off)", this.plot)) {
+      const path = this.paths.find(([own]) => own.parentElement === series)[1];
+      const index = [...path.matchAll(NUMBERS)].findIndex(([, at]) => Math.abs(at - places[nearest]) < 0.2);
+      if (index < 0) continue;
+      const line = document.createElement("span");
+      const entry = legend.querySelector(`[data-entry="${series.dataset.entry}"]`);
+      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.textContent.trim().split("\n")[0]} ${series.dataset.values.split(" ")[index]}`);
+      lines.push(line);
+    }
+    const heading = document.createElement("b");
+    heading.textContent = `${this.svg.querySelector(".title").textContent} ${Number(this.at[nearest]).toLocaleString("en")}`;
+    tooltip.replaceChildren(heading, ...lines);
+    tooltip.hidden = false;
+    const beside = event.clientX + 16 + tooltip.offsetWidth > innerWidth ? -16 - tooltip.offsetWidth : 16;
+    tooltip.style.left = `${Math.max(0, event.clientX + beside) + scrollX}px`;
+    tooltip.style.top = `${event.clientY + 16 + scrollY}px`;
+    this.line?.remove();
+    const at = (places[nearest] - left) * this.width / width;
+    this.line = svgElement("line", { class: "pointer", x1: at, x2: at, y1: 0, y2: this.height });
+    this.plot.prepend(this.line);
+  }
+
+  hide() {
+    tooltip.hidden = true;
+    this.line?.remove();
+  }
+}
+
+const charts = all(".chart").map((svg) => new Chart(svg));
 all("[data-reset]").forEach((button) => button.addEventListener("click", () => {
-  for (const chart of all(".chart.js-plotly-plot", button.closest("section"))) {
-    Plotly.relayout(chart, { "xaxis.autorange": true, "yaxis.autorange": true });
-  }
+  for (const chart of charts) if (button.closest("section").contains(chart.svg)) chart.zoom([0, 0, chart.width, chart.height]);
 }));
 
-/* Print in the light theme, with all charts drawn. */
+/* Claims: filter by answer, and open the numbers of a claim that is linked to. */
 
-addEventListener("beforeprint", () => {
-  root.dataset.screenTheme = root.dataset.theme;
-  root.dataset.theme = "light";
-  all(".chart").forEach(draw);
-});
-addEventListener("afterprint", () => {
-  root.dataset.theme = root.dataset.screenTheme;
-  showTheme();
-});
-
-/* Filter the table of claims by verdict. */
-
-const claims = all("#claims-table tbody");
-all("[name=verdict]").forEach((choice) => choice.addEventListener("change", () => {
-  for (const claim of claims) claim.hidden = Boolean(choice.value) && claim.dataset.verdict !== choice.value;
+const claims = all("#claims-table > tbody");
+all("[name=answer]").forEach((choice) => choice.addEventListener("change", () => {
+  for (const claim of claims) claim.hidden = Boolean(choice.value) && !claim.dataset.answers.split(";").includes(choice.value);
   const count = claims.filter((claim) => !claim.hidden).length;
   document.getElementById("shown").textContent = count === 1 ? "1 claim" : `${count} claims`;
 }));
+
+function openLinkedClaim() {
+  const linked = claims.find((claim) => `#${claim.id}` === location.hash);
+  const details = linked?.querySelector("details");
+  if (details) details.open = true;
+}
+addEventListener("hashchange", openLinkedClaim);
+openLinkedClaim();
 
 /* Copy buttons of commands. */
 
@@ -137,5 +270,3 @@ all("[data-copy]").forEach((button) => button.addEventListener("click", async ()
   }
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }));
-
-showTheme();

@@ -13,16 +13,27 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ..analysis.panels import Panel
 from ..files import write_file
-from .drawing import LegendEntry, entry_index, finite_line, legend, panel_note
+from .axes import Axis
+from .drawing import (
+    DIVERGENCE_LABEL,
+    LegendEntry,
+    describe_undrawn,
+    divergence_share,
+    drawn_series,
+    entry_index,
+    finite_line,
+    legend,
+    panel_axes,
+)
 
 TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
-MIN_ABBREVIATED_TICK = 100_000  # from here on ticks are written as "100k", or else they overlap
 MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
 MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
+END_LABEL_HEIGHT = 0.055  # share of the height of the axes
 NOTE_WIDTH = 46  # characters per line
 # Without dates: the same data give the same bytes.
 METADATA: dict[str, dict[str, str | None]] = {
@@ -81,54 +92,73 @@ def _render(figure: Figure, kind: str) -> bytes:
 
 
 def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> None:
+    lines = drawn_series(panel, entries)
+    x, y = panel_axes(panel, entries)
     # Set the scales first, so that the limits of a logarithmic axis ignore points that are not positive.
-    axes.set_xscale("log" if panel.log_x else "linear")
-    axes.set_yscale("log" if panel.log_y else "linear")
-    for series in panel.series:
+    axes.set_xscale("log" if x.is_log else "linear")
+    axes.set_yscale("log" if y.is_log else "linear")
+    ends = []
+    for series in lines:
         entry, line = entries[entry_index(series, entries)], finite_line(panel, series)
-        axes.fill_between(line.band_x, line.low, line.high, color=entry.style.light, alpha=0.16, linewidth=0)
+        band_x = [x.drawn(value) for value in line.band_x]
+        axes.fill_between(band_x, line.low, line.high, color=entry.style.light, alpha=0.16, linewidth=0)
         axes.plot(
-            line.x,
+            [x.drawn(value) for value in line.x],
             line.y,
             **_line_style(entry),
             markevery=max(1, len(line.x) // 6) if len(line.x) > MAX_POINTS_ALL_MARKED else 1,
         )
         if line.end:
-            axes.plot(*line.end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
-    axes.set_xlabel(mathtext(panel.x_label), fontsize=8.5, color=TEXT_COLOUR)
-    axes.set_ylabel(mathtext(panel.y_label), fontsize=8.5, color=TEXT_COLOUR)
-    note = textwrap.wrap(panel_note(panel, entries), NOTE_WIDTH)
+            end = x.drawn(line.end[0]), line.end[1]
+            axes.plot(*end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
+        if series.diverged and line.x and panel.y_label != DIVERGENCE_LABEL:
+            ends.append((y.position(line.y[-1]), x.position(line.x[-1]), divergence_share(series), entry.style.light))
+    _write_end_labels(axes, ends)
+    axes.set_xlabel(mathtext(x.title), fontsize=8.5, color=TEXT_COLOUR)
+    axes.set_ylabel(mathtext(y.title), fontsize=8.5, color=TEXT_COLOUR)
+    note = textwrap.wrap(describe_undrawn(panel), NOTE_WIDTH)
     axes.set_title(mathtext(panel.title), fontsize=9.5, color=TEXT_COLOUR, pad=6 + 10 * len(note))
     axes.text(
         0.5, 1.02, mathtext("\n".join(note)), transform=axes.transAxes, ha="center", fontsize=7, color=AXIS_COLOUR
     )
-    _style_axes(axes, panel)
+    if lines:
+        _style_axes(axes, x, y)
+    else:
+        axes.set_axis_off()
 
 
-def _style_axes(axes: Axes, panel: Panel) -> None:
-    """Style axes, grid and ticks."""
+def _write_end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write shares of diverged runs at the ends of lines, from the top, without overlap."""
+    below = 1.0
+    for height, at, text, colour in sorted(ends, reverse=True):
+        below = min(height + 0.02, below - END_LABEL_HEIGHT)
+        side = "right" if at > 0.5 else "left"
+        axes.text(at, below, text, transform=axes.transAxes, ha=side, va="bottom", fontsize=6.5, color=colour)
+
+
+def _style_axes(axes: Axes, x: Axis, y: Axis) -> None:
+    """Set limits and ticks, and style axes and grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(AXIS_COLOUR)
     axes.tick_params(colors=AXIS_COLOUR, labelsize=7.5)
     axes.grid(color=GRID_COLOUR, linewidth=0.7)
     axes.set_axisbelow(True)
-    for axis, is_log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
-        if is_log:
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=6))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_locator(NullLocator())
-        elif axis.get_view_interval()[1] >= MIN_ABBREVIATED_TICK:
-            axis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(*((x.high, x.low) if x.is_complement else (x.low, x.high)))
+    axes.set_ylim(y.low, y.high)
+    for own, axis in ((axes.xaxis, x), (axes.yaxis, y)):
+        own.set_major_locator(FixedLocator([axis.drawn(tick.value) for tick in axis.ticks]))
+        own.set_major_formatter(FixedFormatter([tick.text for tick in axis.ticks]))
+        own.set_minor_locator(NullLocator())
 
 
 def _line_style(entry: LegendEntry) -> dict[str, Any]:
     return {
         "color": entry.style.light,
-        "linestyle": "--" if entry.dashed else "-",
-        "linewidth": 1.5,
+        # In points: matplotlib multiplies the lengths of dashes by the width of the line.
+        "linestyle": (0, [length / entry.width for length in entry.dashes]) if entry.dashes else "-",
+        "linewidth": entry.width,
         "marker": entry.style.marker,
-        "markersize": 4,
+        "markersize": 7 if entry.style.marker == "*" else 4,
         # Hollow, to distinguish a dashed line of a single point.
         "markerfacecolor": "white" if entry.dashed else entry.style.light,
         "markeredgewidth": 1 if entry.dashed else 0,

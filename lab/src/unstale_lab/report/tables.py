@@ -16,6 +16,7 @@ MAX_ROWS = 12
 class Table:
     """A table of text cells."""
 
+    title: str
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
     thinned: bool  # whether some points were left out
@@ -29,6 +30,7 @@ def panel_table(panel: Panel) -> Table:
         kept = [points[round(i * (len(points) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
     columns = [dict(zip(series.x, series.y, strict=True)) for series in panel.series]
     return Table(
+        title=panel.title,
         heading=[panel.x_label, *(series_label(series) for series in panel.series)],
         rows=[[format_number(x), *(format_number(column.get(x)) for column in columns)] for x in kept],
         thinned=len(points) > MAX_ROWS,

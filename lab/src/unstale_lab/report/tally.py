@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..claims.judging import combine_answers
@@ -50,9 +50,28 @@ def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Recor
     }
 
 
-def claims_by_answer(records: Iterable[Record], reading: Reading) -> dict[Answer, list[int]]:
+def claims_by_answer(records: Iterable[Mapping[str, Any]], reading: Reading) -> dict[Answer, list[int]]:
     """Return the numbers of the claims by answer."""
     claims: dict[Answer, list[int]] = {answer: [] for answer in ANSWERS}
     for record in records:
         claims[record["answers"][reading]["answer"]].append(record["number"])
     return claims
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A row of the table of claims: the answer for one reading, or for both."""
+
+    reading: Reading | None  # None if there is one answer for both readings
+    answer: Answer
+    why: str
+
+
+def answer_rows(record: Mapping[str, Any]) -> list[AnswerRow]:
+    """Return one row, or one per reading where the authors ran something else than the text has."""
+    answers = record["answers"]
+    readings: Sequence[Reading] = READINGS if answers["code"]["is_own"] else ("text",)
+    return [
+        AnswerRow(reading if len(readings) > 1 else None, answers[reading]["answer"], answers[reading]["why"])
+        for reading in readings
+    ]

@@ -1,0 +1,203 @@
+"""A panel as inline SVG for the page. It is complete without scripts; the page's script adds tooltips and zoom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ..analysis.formatting import format_number
+from ..analysis.panels import Panel, Series
+from ..methods import Style
+from .axes import Axis
+from .drawing import (
+    DIVERGENCE_LABEL,
+    LegendEntry,
+    Line,
+    divergence_share,
+    drawn_series,
+    entry_index,
+    finite_line,
+    panel_axes,
+)
+from .tables import describe_panel
+
+WIDTH, HEIGHT = 360, 240
+TOP, RIGHT, BOTTOM = 8, 10, 36
+CHARACTER = 5.9  # width of a character of a tick label
+LINE_HEIGHT = 11  # of the labels at the ends of lines
+MAX_POINTS_ALL_MARKED = 24  # lines with more points have markers at a few of them
+MARKED_POINTS = 6
+# Shapes around (0, 0), by matplotlib marker.
+MARKERS = {
+    "o": "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0Z",
+    "D": "M0,-3.6L3.6,0 0,3.6 -3.6,0Z",
+    "s": "M-2.8,-2.8H2.8V2.8H-2.8Z",
+    "^": "M0,-3.6L3.4,2.6H-3.4Z",
+    "v": "M0,3.6L3.4,-2.6H-3.4Z",
+    "<": "M-3.6,0L2.6,-3.4V3.4Z",
+    ">": "M3.6,0L-2.6,-3.4V3.4Z",
+    "P": "M-1.2,-3.5H1.2V-1.2H3.5V1.2H1.2V3.5H-1.2V1.2H-3.5V-1.2H-1.2Z",
+    "X": "M-3.4,-1.7L-1.7,-3.4 0,-1.7 1.7,-3.4 3.4,-1.7 1.7,0 3.4,1.7 1.7,3.4 0,1.7 -1.7,3.4 -3.4,1.7 -1.7,0Z",
+    "h": "M0,-3.5L3,-1.7V1.7L0,3.5 -3,1.7V-1.7Z",
+    "*": "M0,-5L1.3,-1.6 4.8,-1.5 2,.7 3,4.1 0,2.1 -3,4.1 -2,.7 -4.8,-1.5 -1.3,-1.6Z",
+}
+
+
+def style_class(style: Style) -> str:
+    """Return the CSS class that sets the colour of a style, for both themes."""
+    return f"c-{style.light.removeprefix('#')}"
+
+
+def marker_id(style: Style) -> str:
+    """Return the id of the shape of a style's marker."""
+    return f"m-{list(MARKERS).index(style.marker)}"
+
+
+def colour_rules(entries: Iterable[LegendEntry]) -> str:
+    """Return the CSS rules of the classes of all entries."""
+    used = {style_class(entry.style): entry.style for entry in entries}
+    return "\n".join(
+        f".{name} {{ color: light-dark({used[name].light}, {used[name].dark}); }}" for name in sorted(used)
+    )
+
+
+def dash_array(entry: LegendEntry) -> str:
+    """Return the value of ``stroke-dasharray``; empty for a solid line."""
+    return " ".join(f"{length:g}" for length in entry.dashes)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The area inside the axes: its place in the chart, and the scales."""
+
+    x: Axis
+    y: Axis
+    left: float
+
+    @property
+    def width(self) -> float:
+        return WIDTH - RIGHT - self.left
+
+    @property
+    def height(self) -> float:
+        return HEIGHT - TOP - BOTTOM
+
+    def point(self, x: float, y: float) -> str:
+        """Return the coordinates of a point of the data, within the frame."""
+        return f"{_short(self.x.position(x) * self.width)},{_short(self.height_of(y))}"
+
+    def height_of(self, y: float) -> float:
+        """Return the vertical coordinate; what lies far outside is moved closer."""
+        return (1 - min(max(self.y.position(y), -0.5), 1.5)) * self.height
+
+
+def chart(panel: Panel, entries: Sequence[LegendEntry]) -> str:
+    """Return the chart of a panel; empty if there is no line to draw."""
+    lines = drawn_series(panel, entries)
+    if not lines:
+        return ""
+    x, y = panel_axes(panel, entries)
+    frame = Frame(x, y, round(20 + CHARACTER * max(len(tick.text) for tick in y.ticks), 1))
+    drawn = [(series, finite_line(panel, series), entry_index(series, entries)) for series in lines]
+    # Bands first, so that no band covers a line.
+    bands = [_band(frame, line, index, entries[index]) for _, line, index in drawn if len(line.band_x) > 1]
+    curves = [_curve(frame, line, index, entries[index]) for _, line, index in drawn]
+    xs = sorted({value for line in lines for value in line.x})
+    data = {"x": _axis_data(x), "y": _axis_data(y), "at": [float(f"{value:.6g}") for value in xs]}
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(describe_panel(panel))}"'
+        f' data-chart="{escape(json.dumps(data, separators=(",", ":")))}">'
+        f"{_ticks(frame)}{_titles(frame)}"
+        f'<svg class="plot" x="{_short(frame.left)}" y="{TOP}" width="{_short(frame.width)}" height="{frame.height}">'
+        f"{''.join(bands)}{''.join(curves)}{_end_labels(frame, panel, drawn, entries)}</svg></svg>"
+    )
+
+
+def _axis_data(axis: Axis) -> list[float | bool]:
+    return [float(f"{axis.low:.6g}"), float(f"{axis.high:.6g}"), axis.is_log, axis.is_complement]
+
+
+def _ticks(frame: Frame) -> str:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    grid, texts = [], []
+    for tick in frame.x.ticks:
+        at = _short(frame.left + frame.x.position(tick.value) * frame.width)
+        grid.append(f"M{at},{TOP}V{bottom}")
+        texts.append(f'<text class="tick-x" x="{at}" y="{bottom + 13}">{escape(tick.text)}</text>')
+    for tick in frame.y.ticks:
+        at = TOP + (1 - frame.y.position(tick.value)) * frame.height
+        grid.append(f"M{_short(frame.left)},{_short(at)}H{right}")
+        label = f'x="{_short(frame.left - 4)}" y="{_short(at + 3.5)}"'
+        texts.append(f'<text class="tick-y" {label}>{escape(tick.text)}</text>')
+    edges = f"M{_short(frame.left)},{TOP}V{bottom}H{right}"
+    return (
+        f'<g class="ticks"><path class="grid" d="{"".join(grid)}"/>{"".join(texts)}</g><path class="edge" d="{edges}"/>'
+    )
+
+
+def _titles(frame: Frame) -> str:
+    middle_x, middle_y = frame.left + frame.width / 2, TOP + frame.height / 2
+    return (
+        f'<text class="title" x="{_short(middle_x)}" y="{HEIGHT - 6}">{escape(frame.x.title)}</text>'
+        f'<text class="title" transform="translate(11 {_short(middle_y)}) rotate(-90)">{escape(frame.y.title)}</text>'
+    )
+
+
+def _band(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
+    upper = [frame.point(x, y) for x, y in zip(line.band_x, line.high, strict=True)]
+    lower = [frame.point(x, y) for x, y in zip(line.band_x, line.low, strict=True)]
+    path = " ".join(upper + lower[::-1])
+    return f'<path class="band {style_class(entry.style)}" data-entry="{index}" d="M{path}Z"/>'
+
+
+def _curve(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
+    points = [frame.point(x, y) for x, y in zip(line.x, line.y, strict=True)]
+    dashes = f' stroke-dasharray="{dash_array(entry)}"' if entry.dashes else ""
+    every = max(1, len(points) // MARKED_POINTS) if len(points) > MAX_POINTS_ALL_MARKED else 1
+    hollow = " hollow" if entry.dashed else ""
+    # Not all lines are marked at the same points, so that markers of lines that coincide are seen.
+    begin = index % every
+    marks = "".join(_use(marker_id(entry.style), point) for point in points[begin::every])
+    cross = _use("m-end", frame.point(*line.end)) if line.end else ""
+    values = " ".join(format_number(y) for y in line.y)
+    return (
+        f'<g class="series {style_class(entry.style)}{hollow}" data-entry="{index}" data-values="{values}">'
+        f'<path d="M{" ".join(points)}" stroke-width="{entry.width:g}"{dashes}/>{marks}{cross}</g>'
+    )
+
+
+def _use(name: str, point: str) -> str:
+    x, y = point.split(",")
+    return f'<use href="#{name}" x="{x}" y="{y}"/>'
+
+
+def _end_labels(
+    frame: Frame, panel: Panel, drawn: Sequence[tuple[Series, Line, int]], entries: Sequence[LegendEntry]
+) -> str:
+    """Return the share of diverged runs at the end of each line, without overlap."""
+    if panel.y_label == DIVERGENCE_LABEL:
+        return ""
+    texts = [
+        (frame.height_of(line.y[-1]), frame.x.position(line.x[-1]) * frame.width, divergence_share(series), index)
+        for series, line, index in drawn
+        if series.diverged and line.x
+    ]
+    labels, above = [], LINE_HEIGHT / 2
+    for height, at, text, index in sorted(texts):
+        above = max(height - 4, above + LINE_HEIGHT)
+        place = f'x="{_short(min(at, frame.width) - 3)}" y="{_short(above)}"'
+        classes = f"end {style_class(entries[index].style)}{'' if at > frame.width / 2 else ' left'}"
+        labels.append(f'<text class="{classes}" data-entry="{index}" {place}>{text}</text>')
+    return "".join(labels)
+
+
+def _short(value: float) -> str:
+    """Return a coordinate with at most one decimal.
+
+    >>> _short(12.04), _short(0.55), _short(-0.04)
+    ('12', '0.6', '0')
+    """
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
