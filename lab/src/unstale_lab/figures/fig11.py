@@ -11,9 +11,9 @@ from .shared.sensitivity import sensitivity_panels, show_sensitivity
 TEXT_GRID = REPLAY_GRID.vary(
     paper={"beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},
     quick={"alpha": 0.1},
-    smoke={"alpha": 0.1},
+    smoke={"alpha": 0.1, "beta": [0.8, 0.9, 0.99]},
 )
-CODE_GRID = as_authors_ran(TEXT_GRID, alpha=[0.01, 0.05], width=16, smoke={"width": 4})
+CODE_GRID = as_authors_ran(TEXT_GRID, alpha=[0.01, 0.05], width=16, smoke={"width": 4, "alpha": 0.05})
 
 
 def runs(scale: Scale) -> list[Run]:

@@ -161,5 +161,6 @@ FIGURE = Figure(
     runs=runs,
     panels=panels,
     judge=judge,
-    cut=f"Only the search of {', '.join(map(label, JUDGED_METHODS))}, 2 seeds and 5,000 steps, {GPU_TIME_NOTE}",
+    cut="Only the search, 2 seeds and 5,000 steps, to save time.",
+    large_cut=f"Only the search of {', '.join(map(label, JUDGED_METHODS))}, 2 seeds and 5,000 steps, {GPU_TIME_NOTE}",
 )

@@ -142,7 +142,7 @@ def runs(scale: Scale) -> list[Run]:
     """Return the runs; contestants share some of them."""
     if scale == "quick":
         return unique(run for setup in SETUPS for run in _quick_runs(setup))
-    setups = SETUPS if scale == "paper" else SMOKE_SETUPS
+    setups = SMOKE_SETUPS if scale == "smoke" else SETUPS
     return unique(
         run
         for setup in setups
