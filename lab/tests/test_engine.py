@@ -15,6 +15,7 @@ from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import training as engine
 from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.network import ACTIVATIONS
+from unstale_lab.engine.phase_timer import WARMUP_STEPS
 from unstale_lab.engine.training import Training
 from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
@@ -533,3 +534,13 @@ def test_rbf_features(problem, amplitude):
                 distance = (position - x) ** 2 + (velocity - y) ** 2
                 expected = amplitude * np.exp(-distance / (0.5 * (2 / 3) ** 2))
                 assert features[3 * i + j, k].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("method", ["adam", "adam_dense"])
+def test_phases_are_timed_without_changing_the_run(method):
+    run = replace(SMALL, method=method, steps=50)
+    [plain], [timed] = (Training([own], "cpu").run() for own in (run, replace(run, measure=("phases",))))
+    np.testing.assert_array_equal(timed.curves["evaluation"], plain.curves["evaluation"])
+    passes, correction = (timed.curves[f"seconds in {phase}"] for phase in ("passes", "the correction"))
+    assert (passes[: WARMUP_STEPS + 1] == 0).all() and (passes[WARMUP_STEPS + 1 :] > 0).all()
+    assert (correction[WARMUP_STEPS + 1 :] > 0).all() == (method == "adam_dense")

@@ -5,6 +5,7 @@
 ``batch agreement``  the same per batch only, which large networks can afford
 ``trust``            staleness of the momentum since the last measurement, and the share of steps with a bounded
                      correction
+``phases``           seconds per step in passes through the network and in the correction (``phase_timer``)
 """
 
 from __future__ import annotations
@@ -130,6 +131,12 @@ def trust(training: Training) -> dict[str, Tensor]:
     return {} if training.trust_statistics is None else training.trust_statistics.pop()
 
 
+def phases(training: Training) -> dict[str, Tensor]:
+    """Return the mean seconds of each phase of a step, for all runs of the batch together, ``[runs]`` each."""
+    assert training.phase_timer is not None
+    return training.phase_timer.pop(len(training.runs))
+
+
 def _history(training: Training) -> ParameterHistory:
     assert training.history is not None
     return training.history
@@ -165,4 +172,5 @@ MEASUREMENTS: dict[str, Callable[[Training], dict[str, Tensor]]] = {
     "agreement": agreement,
     "batch agreement": batch_agreement,
     "trust": trust,
+    "phases": phases,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ from .data import Feed, Samples, to_device
 from .layers import INITIALIZATIONS
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
 from .network import ForwardPass
+from .phase_timer import CORRECTION, PASSES, PhaseTimer
 from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
 from .step_timer import StepTimer
 from .torch_compile import can_compile, compile_once
@@ -130,6 +132,7 @@ class Training:
             self.oracle_chunk = max(first.batch, cached) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
         self.history = ParameterHistory(self.theta, horizon) if first.measure else None
+        self.phase_timer = PhaseTimer(self.theta.device) if "phases" in first.measure else None
         measures_trust = "trust" in first.measure and self.correction is not None
         self.trust_statistics = TrustStatistics(self.theta) if measures_trust else None
         self.value_sets = {
@@ -216,18 +219,23 @@ class Training:
     def _corrected_momentum(self) -> tuple[Tensor, Tensor]:
         """Return the momentum to move by, and the residuals of the current batch."""
         samples = self.feed.current()
-        forward, residual = self._evaluate(samples)
-        slope, curvature = self._derivatives(residual)
-        batch, gradient = self._batch(samples, forward, slope, curvature)
+        with self._timed(PASSES):
+            forward, residual = self._evaluate(samples)
+            slope, curvature = self._derivatives(residual)
+            batch, gradient = self._batch(samples, forward, slope, curvature)
         self._elementwise(Training._update_moments, gradient)
         if self.correction is None:
             return self.mu, residual
         displacement = self.displacement if self.assumed_displacement is None else self.assumed_displacement
-        eta = self.correction.update(self.memory, batch, displacement, self.decay)
-        corrected = correct(self.mu, eta, self.trust)
+        with self._timed(CORRECTION):
+            eta = self.correction.update(self.memory, batch, displacement, self.decay)
+            corrected = correct(self.mu, eta, self.trust)
         if self.trust_statistics is not None:
             self.trust_statistics.update(corrected)
         return corrected.momentum, residual
+
+    def _timed(self, phase: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.phase_timer is None else self.phase_timer.phase(phase)
 
     def _oracle_momentum(self) -> tuple[Tensor, Tensor]:
         """Return the momentum of all recent batches at the current parameters, and the newest batch's residuals."""
@@ -432,7 +440,7 @@ def count_elements(state: Any) -> int:
 
 def make_stepper(training: Training, steps_done: int) -> Callable[[int], None]:
     """Return a function that makes a given number of steps: eagerly, or by replaying a CUDA graph on a GPU."""
-    if training.theta.is_cuda:
+    if training.theta.is_cuda and training.phase_timer is None:  # a graph has no phases
         from .cuda_graphs import STEPS_PER_GRAPH, GraphStepper
 
         period = 1 if training.correction is None else training.correction.period
