@@ -18,7 +18,7 @@ from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
 from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, titled
 
 TEXT_GRID = REPLAY_GRID.vary(
-    paper={"batch": [1, 4, 16, 64], "seed": seeds(20)},
+    paper={"method": PAPER_METHODS, "batch": [1, 4, 16, 64], "seed": seeds(20)},
     quick={"alpha": 0.1, "seed": seeds(10)},
     smoke={"batch": [1, 16], "seed": seeds(2)},
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..experiment import Run, Scale
 from .figure import Figure
-from .shared.grids import REPLAY_GRID
+from .shared.grids import PAPER_METHODS, REPLAY_GRID
 from .shared.readings import as_authors_ran
 from .shared.sensitivity import sensitivity_panels, show_sensitivity
 
 TEXT_GRID = REPLAY_GRID.vary(
-    paper={"beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},
+    paper={"method": PAPER_METHODS, "beta": [0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999], "batch": 4},
     quick={"alpha": 0.1},
     smoke={"alpha": 0.1, "beta": [0.8, 0.9, 0.99]},
 )

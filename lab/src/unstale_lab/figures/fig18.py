@@ -14,11 +14,11 @@ from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID, seeds
+from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
 from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
 
 TEXT_GRID = REPLAY_GRID.vary(
-    paper={"method": METHODS_WITH_DEFAULT, "steps": 50_000},
+    paper={"method": PAPER_METHODS, "steps": 50_000},
     quick={"steps": 20_000, "alpha": 0.1, "seed": seeds(5)},
     smoke={"steps": 50},
 )

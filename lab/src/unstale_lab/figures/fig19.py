@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from ..experiment import Run, Scale
 from .figure import Figure
-from .shared.grids import REPLAY_GRID, seeds
+from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
 from .shared.readings import as_authors_ran
 from .shared.sensitivity import sensitivity_panels, show_sensitivity
 
-TEXT_GRID = REPLAY_GRID.vary(paper={"alpha": [0.001, 0.005, 0.01, 0.05, 0.1, 0.5]}, quick={"seed": seeds(5)})
+TEXT_GRID = REPLAY_GRID.vary(
+    paper={"method": PAPER_METHODS, "alpha": [0.001, 0.005, 0.01, 0.05, 0.1, 0.5]}, quick={"seed": seeds(5)}
+)
 CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=4, quick={"width": 16}, smoke={"width": 4})
 
 
