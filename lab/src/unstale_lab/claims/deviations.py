@@ -1,0 +1,98 @@
+"""Where the experiments here differ from the paper's text or from the authors' public code, in any reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One difference."""
+
+    subject: str
+    theirs: str
+    ours: str
+
+
+DEVIATIONS = (
+    Deviation(
+        "Reference values, classic control",
+        "a network fitted to returns",
+        "exact: rollouts of the policy (Cartpole, whose policy is random: means of many)",
+    ),
+    Deviation(
+        "Errors, as the authors ran it",
+        "on the states of the current training batch",
+        "on a fixed set of states of the same distribution, which is less noisy",
+    ),
+    Deviation(
+        "Oracle, as the text has it",
+        "weights cut off after 2/(1-β) batches, so that they sum to 0.87 or 0.88",
+        "the same batches, with weights scaled to the sum of momentum's",
+    ),
+    Deviation(
+        "Oracle, as the authors ran it",
+        "2/(1-β) + 1 batches, rounded up: 22 or 201",
+        "20 or 200 batches",
+    ),
+    Deviation(
+        "Policies",
+        "DQN experts for Acrobot and Cartpole, Rainbow for MsPacman",
+        "linear or small policies found by the cross-entropy method, and PPO for MsPacman",
+    ),
+    Deviation(
+        "One-step targets from replay",
+        "the code never samples the terminal transition",
+        "all transitions are sampled",
+    ),
+    Deviation(
+        "MsPacman, replay",
+        "the code stores the next frames with the current action",
+        "the next frames with the next action, as Sarsa needs",
+    ),
+    Deviation(
+        "MsPacman, network",
+        "the appendix has 64 channels, which gives 19.2 million parameters; the text has 4.8 million",
+        "32 channels, 4.8 million parameters",
+    ),
+    Deviation(
+        "Value drift",
+        "the code weights it by β to the power of the age",
+        "unweighted, as in the text",
+    ),
+    Deviation(
+        "RBF width",
+        "the appendix has a variance of σ²/grid; the code takes σ as a standard deviation in grid cells",
+        "σ² in squared grid cells",
+    ),
+    Deviation(
+        "SVHN, images",
+        "the code subtracts the mean colour",
+        "the code's, and divided by the standard deviation, in both readings",
+    ),
+    Deviation(
+        "SVHN, correction",
+        "the code has the full matrix of mean gradients; the text has the diagonal",
+        "the diagonal, in both readings",
+    ),
+    Deviation(
+        "Regression, target",
+        "the code has 0.322 and -0.102 where the text has 0.32 and -0.1",
+        "the text's, in both readings",
+    ),
+    Deviation(
+        "Mountain Car online",
+        "the code has 10 seeds; the text has 50",
+        "50, in both readings",
+    ),
+    Deviation(
+        "Corrections over Adam's denominator",
+        "no limit",
+        "entries of a step are limited to 10 learning rates, which acts on one entry in ten million",
+    ),
+    Deviation(
+        "Control",
+        "the paper gives neither steps nor scores",
+        "PPO and 5-step Sarsa on MsPacman, with the numbers of steps that the figures state",
+    ),
+)
