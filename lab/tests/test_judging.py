@@ -98,8 +98,9 @@ def test_part_states_effect_divergences_and_tests():
     part = better(contrast(a_diverges=True))
     assert part.statement == "μ̂ has a lower error than μ"
     assert part.found == (
-        "0.7x (95 % CI 0.68x to 0.721x) at α ≤ 0.1; at α = 0.5 μ̂ diverges in 25 of 30 runs, the other in 0"
+        "0.7x (95 % CI 0.68x to 0.721x) at α ≤ 0.1; μ̂ diverges in 25 of 30 runs at α = 0.5, the other in 0"
     )
+    assert part.brief == "0.7x at α ≤ 0.1; μ̂ diverges at α = 0.5"
     assert part.test == "paired p = 0.001 (Holm), Welch p = 0.50"
     assert part.effect.is_ratio and (part.effect.quantity, part.effect.value) == ("μ̂ / μ", 0.7)
     assert unstable("full").comparison is None and better(unstable("full")).effect is None
@@ -165,7 +166,7 @@ def test_divergence_at_every_learning_rate_leaves_nothing_to_compare():
     [found] = compare_pairs(errors, [("full", "momentum")], 10.0, LEVELS)
     assert found.comparison is None and found.instabilities[0].where == "every α"
     assert better(found).answer == "does not hold"
-    assert better(found).found == "at every α μ̂ diverges in 60 of 60 runs, the other in 0"
+    assert better(found).found == "μ̂ diverges in 60 of 60 runs at every α, the other in 0"
 
 
 def test_without_levels_all_settings_are_one():
@@ -228,18 +229,15 @@ def test_verdict_says_which_parts_hold():
     verdict = make_verdict(3, parts, [], "And more.")
     assert (verdict.answer, verdict.notes) == ("holds in part", "And more.")
     assert verdict.why == (
-        "Holds: first. Does not hold: second (second was measured). Undecided: third (third was measured)."
+        "Holds: first. Not found: second (second was measured). Undecided: third (third was measured)."
     )
 
 
 def test_explanation_of_one_answer():
-    assert explain([part("it is so", "holds")]) == "It is so: it is so was measured."
-    two = explain([part("a", "holds"), part("b", "holds")])
-    assert two == "A: a was measured; b: b was measured."
-    assert explain([part(x, "holds") for x in "abc"]).endswith("; the other 2 parts hold too.")
-    assert explain([part("a", "undecided")]) == "A? A was measured."
+    assert explain([part("it is so", "holds")]) == "Holds: it is so (it is so was measured)."
     many = explain([part(x, "holds") for x in "abcde"] + [part("f", "undecided")])
-    assert many == "Holds: a; b; c; 2 more. Undecided: f (f was measured)."
+    assert many == "Holds: a; b; 3 more. Undecided: f (f was measured)."
+    assert explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")]) == "Not found: a (1.03x)."
 
 
 def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
@@ -248,13 +246,15 @@ def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     confirmed = at_reduced_scale(make_verdict(3, [part("a", "holds")], []))
     assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale: ")
     mixed = at_reduced_scale(make_verdict(3, [part("a", "holds"), part("b", "does not hold")], []))
-    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Does not hold" not in mixed.why
+    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Not found" not in mixed.why
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
 
 
 def test_undecided_names_the_reason():
-    assert undecided(part("a", "holds"), "too few steps") == Part("a", "undecided", "a was measured (too few steps)")
+    found = undecided(part("a", "holds"), "too few steps")
+    assert (found.answer, found.found) == ("undecided", "a was measured (too few steps)")
+    assert found.brief == "a was measured; too few steps"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ SIGNIFICANCE_LEVEL = 0.05
 MIN_SEEDS = 5
 EQUIVALENCE_MARGIN = 1.15  # a factor; see above
 MAX_DIVERGENCE_GAP = 0.05  # share of runs by which divergences may differ where errors are compared
-MAX_LISTED_PARTS = 3
+MAX_LISTED_PARTS = 2
 
 
 @dataclass(frozen=True)
@@ -184,17 +184,17 @@ def holm_corrected(contrasts: Sequence[Contrast], *other_ps: float) -> tuple[lis
     ], ps[len(compared) :]
 
 
-def differs(contrast: Contrast) -> Part:
+def differs(contrast: Contrast, statement: str = "") -> Part:
     """Judge whether the errors of ``a`` and ``b`` differ. Diverging more often is a difference too."""
     answer: Answer = "undecided"
     if contrast.is_significant or contrast.comparison is None:
         answer = "holds"
     elif contrast.is_equivalent():
         answer = "holds in part" if contrast.instabilities else "does not hold"
-    return _part(contrast, f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
+    return _part(contrast, statement or f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
 
 
-def better(contrast: Contrast, max_ratio: float = 1.0, relation: str = "has a lower error than") -> Part:
+def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> Part:
     """Judge whether ``a`` has a lower error than ``b``, by a ratio of at most ``max_ratio``."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
@@ -207,10 +207,11 @@ def better(contrast: Contrast, max_ratio: float = 1.0, relation: str = "has a lo
     if answer == "holds" and contrast.diverging(contrast.a):
         answer = "holds in part"
     size = f" by a factor of {format_number(1 / max_ratio)} or more" if max_ratio < 1 else ""
-    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}{size}", answer)
+    statement = statement or f"{label(contrast.a)} has a lower error than {label(contrast.b)}"
+    return _part(contrast, f"{statement}{size}", answer)
 
 
-def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, relation: str = "is as good as") -> Part:
+def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, statement: str = "") -> Part:
     """Judge whether the errors of ``a`` and ``b`` are about the same: their ratio is within a margin, a factor."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
@@ -219,11 +220,11 @@ def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, relation:
         answer = "holds in part" if contrast.instabilities else "holds"
     elif contrast.comparison.interval[1] < 1 / margin or contrast.comparison.interval[0] > margin:
         answer = "does not hold"
-    size = f" (within a factor of {margin:g})" if margin != EQUIVALENCE_MARGIN else ""
-    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}{size}", answer)
+    size = f" within a factor of {margin:g}" if margin != EQUIVALENCE_MARGIN else ""
+    return _part(contrast, (statement or f"{label(contrast.a)} is as good as {label(contrast.b)}") + size, answer)
 
 
-def no_better(contrast: Contrast, relation: str = "is no better than") -> Part:
+def no_better(contrast: Contrast, statement: str = "") -> Part:
     """Judge whether ``a`` has no lower error than ``b``, up to the margin of equivalence."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
@@ -232,7 +233,7 @@ def no_better(contrast: Contrast, relation: str = "is no better than") -> Part:
         answer = "holds"
     elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
         answer = "does not hold"
-    return _part(contrast, f"{label(contrast.a)} {relation} {label(contrast.b)}", answer)
+    return _part(contrast, statement or f"{label(contrast.a)} is no better than {label(contrast.b)}", answer)
 
 
 def below(quantity: str, values: Array, bound: float, statement: str) -> Part:
@@ -246,7 +247,8 @@ def within(quantity: str, values: Array, low: float, high: float, statement: str
     inside, outside = low <= interval[0] and interval[1] <= high, interval[1] < low or interval[0] > high
     answer = decide(inside, values.shape[1]) if inside or outside else "undecided"
     found = f"{quantity} {format_estimate(value, interval)}"
-    return Part(statement, answer, found, effect=Effect(quantity, value, interval, is_ratio=False))
+    effect = Effect(quantity, value, interval, is_ratio=False)
+    return Part(statement, answer, found, effect=effect, brief=f"{quantity} {format_number(value)}")
 
 
 def trend(quantity: str, rho: Array, p: float, statement: str) -> Part:
@@ -254,7 +256,8 @@ def trend(quantity: str, rho: Array, p: float, statement: str) -> Part:
     value, interval = float(rho.mean()), confidence_interval(mean, rho)
     found = f"{quantity}: mean rank correlation {format_estimate(value, interval)}"
     answer = decide(p < SIGNIFICANCE_LEVEL and value > 0, rho.shape[1])
-    return Part(statement, answer, found, format_p_value(p), Effect(quantity, value, interval, is_ratio=False))
+    effect, brief = Effect(quantity, value, interval, is_ratio=False), f"rank correlation {format_number(value)}"
+    return Part(statement, answer, found, format_p_value(p), effect, brief=brief)
 
 
 def trends(correlations: Mapping[str, Array], statement: str) -> list[Part]:
@@ -266,7 +269,8 @@ def trends(correlations: Mapping[str, Array], statement: str) -> list[Part]:
 
 def undecided(part: Part, reason: str) -> Part:
     """Return the part as undecided, with the reason."""
-    return replace(part, answer="undecided", found=f"{part.found} ({reason})")
+    brief = f"{part.brief or part.found}; {reason}"
+    return replace(part, answer="undecided", found=f"{part.found} ({reason})", brief=brief)
 
 
 def decide(holds: bool, seeds: int = MIN_SEEDS) -> Answer:
@@ -347,37 +351,28 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
 
 
 def explain(parts: Sequence[Part]) -> str:
-    """Describe the answer in one or two plain sentences: what holds, what does not, what is undecided."""
+    """Describe the answer in a plain sentence or two: what holds, what does not, what is undecided."""
     by_answer: dict[Answer, list[Part]] = {}
     for part in parts:
         by_answer.setdefault(part.answer, []).append(part)
-    if set(by_answer) == {"holds"}:
-        first = parts[0]
-        others = f"; the other {len(parts) - 1} parts hold too" if len(parts) > 2 else ""
-        second = f"; {parts[1].statement}: {parts[1].found}" if len(parts) == 2 else ""
-        return f"{_capitalized(first.statement)}: {first.found}{second}{others}."
     headings: dict[Answer, str] = {
         "holds": "Holds",
         "holds in part": "In part",
-        "does not hold": "Does not hold",
+        "does not hold": "Not found",
         "undecided": "Undecided",
     }
-    if len(by_answer) == 1:
-        first = parts[0]
-        others = f" (and so for {len(parts) - 1} more)" if len(parts) > 1 else ""
-        return f"{_capitalized(first.statement)}? {_capitalized(first.found)}{others}."
-    return " ".join(f"{headings[answer]}: {_list(by_answer[answer])}." for answer in headings if answer in by_answer)
+    is_mixed = len(by_answer) > 1
+    return " ".join(
+        f"{heading}: {_list(by_answer[answer], is_mixed and answer == 'holds')}."
+        for answer, heading in headings.items()
+        if answer in by_answer
+    )
 
 
-def _list(parts: Sequence[Part]) -> str:
-    """List the statements of parts; with their numbers, unless they simply hold."""
-    texts = [p.statement if p.answer == "holds" else f"{p.statement} ({p.found})" for p in parts[:MAX_LISTED_PARTS]]
+def _list(parts: Sequence[Part], without_numbers: bool) -> str:
+    texts = [p.statement if without_numbers else f"{p.statement} ({p.brief or p.found})" for p in parts]
     more = len(parts) - MAX_LISTED_PARTS
-    return "; ".join([*texts, *([f"{more} more"] if more > 0 else [])])
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return "; ".join([*texts[:MAX_LISTED_PARTS], *([f"{more} more"] if more > 0 else [])])
 
 
 def describe_contrast(contrast: Contrast) -> str:
@@ -391,7 +386,7 @@ def _part(contrast: Contrast, statement: str, answer: Answer) -> Part:
     if contrast.seeds < MIN_SEEDS:
         answer = "undecided"
     effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
-    return Part(statement, answer, _found(contrast), _test(contrast), effect, c)
+    return Part(statement, answer, _found(contrast), _test(contrast), effect, c, _brief(contrast))
 
 
 def _found(contrast: Contrast) -> str:
@@ -399,16 +394,21 @@ def _found(contrast: Contrast) -> str:
     texts = []
     if contrast.comparison is not None:
         c = contrast.comparison
-        where = f" at {contrast.where}" if contrast.where else ""
-        texts.append(f"{format_ratio(c.ratio, c.interval)}{where}")
-    texts += map(_describe_instability, contrast.instabilities)
+        texts.append(f"{format_ratio(c.ratio, c.interval)}{_at(contrast.where)}")
+    for each in contrast.instabilities:
+        counts = f"{each.diverged:,} of {each.runs:,} runs{_at(each.where)}, the other in {each.other_diverged:,}"
+        texts.append(f"{label(each.line)} diverges in {counts}")
     return "; ".join(texts)
 
 
-def _describe_instability(each: Instability) -> str:
-    at = f"at {each.where} " if each.where else ""
-    counts = f"{each.diverged:,} of {each.runs:,} runs, the other in {each.other_diverged:,}"
-    return f"{at}{label(each.line)} diverges in {counts}"
+def _brief(contrast: Contrast) -> str:
+    """Describe the same without interval and counts."""
+    ratio = [] if contrast.comparison is None else [f"{format_number(contrast.ratio)}x{_at(contrast.where)}"]
+    return "; ".join([*ratio, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)])
+
+
+def _at(where: str) -> str:
+    return f" at {where}" if where else ""
 
 
 def _test(contrast: Contrast) -> str:

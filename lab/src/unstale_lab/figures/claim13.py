@@ -83,13 +83,13 @@ def _verdict(records: Sequence[Record], algorithm: str) -> Verdict:
     score_evidence = compare_pairs(scores, [("adam", "adam_window")], score_table.worst_error("score"))
     drift_evidence = compare_pairs(drifts, [("adam_window", "adam")], table.worst_error("drift", drifts))
     [score, drift], _ = holm_corrected([*score_evidence, *drift_evidence])
-    gain, steps = no_better(score, "scores no less than"), records[0].run.steps
+    gain, steps = no_better(score, "the corrected critic scores no more than Adam's"), records[0].run.steps
     if steps < MIN_STEPS_TO_JUDGE:
         gain = undecided(gain, f"{steps:,} steps are too few to decide")
     cosines = _cosine(records, "batches")["adam_window"]
     parts = [
         gain,
-        better(drift, MAX_DRIFT_RATIO, relation="drifts less than"),
+        better(drift, MAX_DRIFT_RATIO, "its values drift less"),
         within(f"cosine of {label('adam_window')}", cosines, *CLAIMED_COSINE_RANGE, "the cosine is about 0.1"),
     ]
     note = " ".join(

@@ -81,8 +81,11 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     errors = compare_pairs(table.final(), pairs, table.worst_error(), table.values("alpha"))
     stability = compare_pairs(disagreement, [(activation, "leaky_relu") for activation in SMOOTH], MAX_DISAGREEMENT)
     contrasts, _ = holm_corrected([*stability, *errors])
-    parts = [better(each, relation="has a more stable expansion than") for each in contrasts[: len(stability)]]
-    parts += [better(each, relation="learns better than") for each in contrasts[len(stability) :]]
+    relations = ["has a more stable expansion than"] * len(stability) + ["learns better than"] * len(errors)
+    parts = [
+        better(each, statement=f"{each.a} {relation} {each.b}")
+        for each, relation in zip(contrasts, relations, strict=True)
+    ]
     notes = " ".join(
         [
             "All comparisons are for μ̂. More stable means a lower 1 - cosine.",

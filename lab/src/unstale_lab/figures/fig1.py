@@ -33,7 +33,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     selected = select(records, method=METHODS)
     pairs = [("full", "momentum"), ("oracle", "momentum")]
     full, oracle = compare_methods(tabulate(selected), pairs, ERROR_CURVES[reading])
-    parts = [equivalent(full), differs(oracle), equivalent(oracle, SMALL_DIFFERENCE, "is close to")]
+    parts = [equivalent(full), differs(oracle), equivalent(oracle, SMALL_DIFFERENCE, "μ* is close to μ")]
     return make_verdict(1, parts, selected, describe_final_errors(records), reading)
 
 

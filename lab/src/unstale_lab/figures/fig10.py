@@ -90,7 +90,9 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         describe_iqm(tabulate(select(group, batch=1)).final(curve), f"Batches of 1, {where} (IQM)")
         for where, group in zip(("replay", "online"), _split(records), strict=True)
     )
-    return make_verdict(14, [better(contrast) for contrast in contrasts], [*replay, *online], notes, reading)
+    statements = ("batches of 1 make μ̂ diag worse than batches of 16", "with batches of 1 it is worse still online")
+    parts = [better(each, statement=text) for each, text in zip(contrasts, statements, strict=True)]
+    return make_verdict(14, parts, [*replay, *online], notes, reading)
 
 
 FIGURE = Figure(

@@ -133,9 +133,10 @@ def _verdict(records: Sequence[Record], reading: Reading, rest: OtherLayers) -> 
     whole = [("all", "none"), *((f"{end} {count}", "all") for end in ("bottom", "top") for count in (3, 5))]
     ends = [(f"both ends, {2 * count}", f"bottom {count}") for count in (1, 2)]
     contrasts = compare_pairs(errors, [*bottom, *whole, *ends], table.worst_error(curve))
+    lower, not_lower = contrasts[: len(bottom) + 1], contrasts[len(bottom) + 1 :]
     parts = [
-        *map(better, contrasts[: len(bottom) + 1]),
-        *map(no_better, contrasts[len(bottom) + 1 :]),
+        *(better(each, statement=f"correcting {each.a} is better than {each.b}") for each in lower),
+        *(no_better(each, f"correcting {each.a} is no better than {each.b}") for each in not_lower),
     ]
     selected = select(records, method=[rest.none, rest.some, "full"])
     return make_verdict(10, parts, selected, describe_iqm(errors), reading, scope=rest.name)

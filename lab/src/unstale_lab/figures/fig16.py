@@ -36,7 +36,10 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     errors = {f"{label(method)} {when}": of for when, each in measures.items() for method, of in each.items()}
     pairs = [(f"{label('momentum')} {when}", f"{label('frozen')} {when}") for when in measures]
     contrasts = compare_pairs(errors, pairs, table.worst_error(curve, errors), table.values("alpha"))
-    parts = [better(contrast, MUCH_LOWER) for contrast in contrasts]
+    parts = [
+        better(contrast, MUCH_LOWER, f"frozen targets have a higher error {when}")
+        for when, contrast in zip(measures, contrasts, strict=True)
+    ]
     return make_verdict(12, parts, selected, describe_final_errors(records), reading, scope="Mountain Car")
 
 

@@ -46,8 +46,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     precision = compare_pairs(table.final(TRUTH), [("adam_frozen", "adam")], table.worst_error(TRUTH))
     contrasts, _ = holm_corrected([*speed, *precision])
     parts = [
-        better(contrasts[0], MUCH_LOWER, "has, over the training, a lower error than"),
-        better(contrasts[1], relation="is more precise in the end than"),
+        better(contrasts[0], MUCH_LOWER, "frozen targets have a higher error over the training"),
+        better(contrasts[1], statement="frozen targets have a lower error in the end"),
     ]
     steps = selected[0].run.steps
     if steps < MIN_STEPS_TO_JUDGE:

@@ -51,7 +51,11 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         for method in PAPER_METHODS
     )
     notes = f"Final error relative to the initial one (IQM): {remaining}. {describe_final_errors(records)}"
-    return make_verdict(18, [better(contrast) for contrast in contrasts], selected, notes, reading)
+    parts = [
+        better(contrast, statement=f"the error of {label(method)} goes on falling")
+        for method, contrast in zip(PAPER_METHODS, contrasts, strict=True)
+    ]
+    return make_verdict(18, parts, selected, notes, reading)
 
 
 FIGURE = Figure(

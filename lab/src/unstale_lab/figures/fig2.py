@@ -59,6 +59,11 @@ LOSSES = {"training": "training loss", "evaluation": "test loss"}
 LOSS = "cross-entropy"
 MAX_LOSS_RATIO_IF_LEARNED = 0.8  # final to initial training loss
 PAIRS = [("momentum", "oracle"), ("diagonal", "momentum")]
+SAME_LOSSES = (
+    "training losses of μ̂ diag and μ are the same",
+    "test losses of μ and μ* are the same",
+    "test losses of μ̂ diag and μ are the same",
+)
 
 
 def runs(scale: Scale) -> list[Run]:
@@ -124,7 +129,10 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
     selected = select(records, method=METHODS)
     contrasts, _ = holm_corrected([each for curve in LOSSES for each in _compare_losses(selected, curve, PAIRS)])
     oracle, *others = contrasts
-    parts = [better(oracle, relation="is below"), *map(equivalent, others)]
+    parts = [
+        better(oracle, statement="μ has a lower training loss than μ*"),
+        *(equivalent(each, statement=text) for each, text in zip(others, SAME_LOSSES, strict=True)),
+    ]
     if not _has_learned(selected):
         parts = [undecided(part, "hardly anything was learned") for part in parts]
     table = tabulate(records)

@@ -79,8 +79,8 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     pairs = [(f"RBF, {label(method)}", f"MLP, {label(method)}") for method in PAPER_METHODS]
     worst = max(float(drift[np.isfinite(drift)].max(initial=0.0)) for drift in geometric_means.values())
     parts = [
-        better(contrast, MAX_DRIFT_RATIO, "drifts less than")
-        for contrast in compare_pairs(geometric_means, pairs, worst)
+        better(contrast, MAX_DRIFT_RATIO, f"values drift less with RBF features ({label(method)})")
+        for method, contrast in zip(PAPER_METHODS, compare_pairs(geometric_means, pairs, worst), strict=True)
     ]
     notes = (
         "The verdict uses geometric means over the training; the first steps would dominate arithmetic means.",

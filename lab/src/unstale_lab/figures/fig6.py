@@ -58,7 +58,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     [at_widest], [p] = holm_corrected(contrasts, p_no_correlation(rho))
     parts = [
         trend("Error ratio of μ to μ̂ over σ²", rho, p, "the gap between μ̂ and μ grows with the kernels"),
-        better(at_widest, relation="has, with the widest kernels, a lower error than"),
+        better(at_widest, statement="with the widest kernels μ̂ has a lower error than μ"),
     ]
     notes = " ".join(
         describe_iqm(tabulate(select(records, rbf_width=width)).final(curve), f"Final errors (IQM) at σ² = {width:g}")

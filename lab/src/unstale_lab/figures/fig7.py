@@ -89,7 +89,8 @@ def _correlation(method: str, drift: Array, error: Array) -> Part:
     answer = "undecided" if interval[0] <= 0 < interval[1] else decide(value > 0, drift.shape[1])
     statement = f"drift and error of {label(method)} correlate"
     found = f"{quantity} {format_estimate(value, interval)}"
-    return Part(statement, answer, found, effect=Effect(quantity, value, interval, is_ratio=False))
+    effect = Effect(quantity, value, interval, is_ratio=False)
+    return Part(statement, answer, found, effect=effect, brief=f"correlation {format_number(value)}")
 
 
 def pearson(both: Array) -> Array:

@@ -53,7 +53,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         "1 - cosine of μ̂ (samples)",
         mean_disagreement(selected)["full"],
         MAX_DISAGREEMENT_IF_CLOSE,
-        "the cosine is close to 1 (0.9 or more, mean over the training)",
+        "the cosine is close to 1, at least 0.9 on average",
     )
     quarters = {
         "1 - cosine in the first quarter": mean_disagreement(selected, end=0.25)["full"],
@@ -65,7 +65,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         for kind in COSINE_CURVES
     )
     notes = f"Mean cosines of μ̂ over the training: {means}. {describe_final_errors(records)}"
-    return [make_verdict(9, [close, better(falling, relation="is below")], selected, notes)]
+    falls = better(falling, statement="the cosine falls from the first to the last quarter")
+    return [make_verdict(9, [close, falls], selected, notes)]
 
 
 FIGURE = Figure(
