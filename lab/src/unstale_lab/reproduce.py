@@ -40,6 +40,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
             f"runs of {figure.name} in {store.path} were made from different data ({several}). "
             "Use one store for each data set."
         )
+    is_reduced = scale != "paper" and figure.runs(scale) != figure.runs("paper")
     versions = {name.removesuffix("_version"): ", ".join(v) for name, v in origin.values.items() if "_version" in name}
     return Summary(
         name=figure.name,
@@ -50,7 +51,7 @@ def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
         command=f"unstale-lab reproduce {figure.name} --scale {scale}"
         + (" --device cuda" if _gpus(origin.values) else ""),
         panels=figure.panels(records),
-        verdicts=[v if scale == "paper" else at_reduced_scale(v) for v in figure.judge(records)],
+        verdicts=[at_reduced_scale(v) if is_reduced else v for v in figure.judge(records)],
         findings=figure.findings(records),
         tables=figure.tables(records),
         measured=figure.measured(records),

@@ -63,10 +63,15 @@ def format_ratio(ratio: float, ends: Sequence[float]) -> str:
     """Format a ratio with its interval.
 
     >>> format_ratio(0.5412, (0.49, 0.601))
-    '0.541x (95 % CI 0.49x to 0.601x)'
+    '0.541x (95 % CI 0.490x to 0.601x)'
     """
-    value, low, high = (f"{format_number(x)}x" for x in (ratio, *ends))
+    value, low, high = (f"{_three_digits(x)}x" for x in (ratio, *ends))
     return f"{value} (95 % CI {low} to {high})"
+
+
+def _three_digits(value: float) -> str:
+    """Format with three significant digits, zeros included."""
+    return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 1000 else format_number(value)
 
 
 def format_p(p: float | None) -> str:

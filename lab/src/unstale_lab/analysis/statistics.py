@@ -250,10 +250,12 @@ def bootstrap(statistic: Callable[..., Any], *errors: ArrayLike, resamples: int 
         if part.shape[:1] != columns.shape[:1]:
             raise ValueError("a statistic must keep the axes before [settings, seeds], and not reduce them too")
         parts.append(part)
-    values = np.sort(np.concatenate(parts), axis=0)
+    values = np.sort(np.concatenate(parts), axis=0)  # NaN, of resamples without a value, comes last
     # Order statistics without interpolation: one of two neighbours may be infinite.
-    tail = int((1 - CONFIDENCE) / 2 * (resamples - 1))
-    return values[tail], values[resamples - 1 - tail]
+    count = np.maximum((~np.isnan(values)).sum(axis=0), 1)
+    tail = ((1 - CONFIDENCE) / 2 * (count - 1)).astype(int)
+    low, high = (np.take_along_axis(values, index[None], axis=0)[0] for index in (tail, count - 1 - tail))
+    return low, high
 
 
 def divergence_rate(errors: ArrayLike) -> tuple[float, tuple[float, float]]:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from .run_table import RunTable
-from .statistics import Array, clip_errors, one_sample_t_test
+from .statistics import Array, one_sample_t_test
 
 MIN_LEVELS = 3  # for a rank correlation
 
@@ -23,10 +23,14 @@ def levels(table: RunTable, field: str) -> Array:
     return np.unique(table.values(field))[:, None, None]
 
 
-def ratio(a: Array, b: Array, worst_error: float) -> Array:
-    """Return ``a / b``, where a diverged run counts as ``worst_error``."""
-    tiny = np.finfo(float).tiny
-    return np.maximum(clip_errors(a, worst_error), tiny) / np.maximum(clip_errors(b, worst_error), tiny)
+def ratio(a: Array, b: Array) -> Array:
+    """Return ``a / b``; infinite if either run diverged.
+
+    >>> ratio(np.array([1.0, np.inf, 1.0]), np.array([2.0, 1.0, np.inf]))
+    array([0.5, inf, inf])
+    """
+    tiny, is_finite = np.finfo(float).tiny, np.isfinite(a) & np.isfinite(b)
+    return np.where(is_finite, np.maximum(a, tiny) / np.maximum(np.where(is_finite, b, 1.0), tiny), np.inf)
 
 
 def rank_correlations(x: ArrayLike, y: ArrayLike) -> Array:

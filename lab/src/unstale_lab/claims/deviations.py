@@ -91,6 +91,26 @@ DEVIATIONS = (
         "entries of a step are limited to 10 learning rates, which acts on one entry in ten million",
     ),
     Deviation(
+        "Full corrections over Adam's denominator",
+        "no bound",
+        "bounded by the norm of the momentum, this library's default (claims 13, 22 and 23)",
+    ),
+    Deviation(
+        "MsPacman, Taylor term",
+        "the code has the outer product of mean gradients, in an optimizer that does not work",
+        "the mean of outer products, in both readings",
+    ),
+    Deviation(
+        "MsPacman, errors of figure 17 and claim 22",
+        "against sampled returns",
+        "against true values, which are less noisy; sampled returns are in the notes",
+    ),
+    Deviation(
+        "Some layers only (figure 13)",
+        "the code has no working version",
+        "as the text has it, and with the conventions of the rest of the code",
+    ),
+    Deviation(
         "Control",
         "the paper gives neither steps nor scores",
         "PPO and 5-step Sarsa on MsPacman, with the numbers of steps that the figures state",

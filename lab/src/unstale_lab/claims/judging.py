@@ -1,30 +1,35 @@
 """The rules by which claims are judged, the same for all claims.
 
 Two methods are compared run by run: same data, same initial weights. What is tested is the typical ratio of their final
-errors, by a t-test over seeds, with Holm's correction over all comparisons of a verdict. Welch's test is reported
-because the paper used it; it decides nothing.
+errors, by a t-test over seeds, with Holm's correction over all comparisons of a verdict. A difference is found if
+p < 0.05 and the mean over seeds has the sign of the typical ratio. Welch's test is reported because the paper used it;
+it decides nothing.
 
-**Stability is judged apart from errors.** A learning rate at which one method diverges more often than the other, by
-more than 5 % of the runs, is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at
-α = 0.5 in 179 of 180 runs". At the other learning rates the few diverged runs count as ``worst_error``.
+**Stability is judged apart from errors.** A learning rate at which a method diverges in more than a quarter of its runs
+is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at α = 0.5". At the other learning
+rates a diverged run counts as ``worst_error``. If no learning rate is left, the method that diverges is the worse one;
+if both do, nothing is decided.
 
-``differs``     holds if p < 0.05. Does not hold if the ratio is equivalent to 1. Undecided otherwise.
-``better``      holds if p < 0.05, with a ratio below 1 (or below a claimed size). Does not hold if p < 0.05 with a
-                ratio above 1, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
+``differs``     holds if a difference is found. Does not hold if the ratio is equivalent to 1. Undecided otherwise.
+``better``      holds if a difference is found, with a ratio below 1 (or below a claimed size). Does not hold if the
+                opposite is found, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
                 method claimed to be better diverges at some learning rates, it holds in part.
+``worse``       the opposite of ``better``.
 ``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
-                significant. Does not hold if the interval lies outside, or if one method alone diverges everywhere.
-                Holds in part if one of the two diverges more often at some learning rates.
+                significant. Does not hold if the interval lies outside. Holds in part if one of the two diverges at
+                some learning rates.
 ``no_better``   holds if the interval of the ratio lies above ``1 / margin``. Does not hold if it lies below.
-``below``, ``within``: compare the interval of an interquartile mean with bounds.
+``within``, ``below``: compare the interval of an interquartile mean with bounds.
+``trend``       holds if a mean rank correlation is positive with p < 0.05, does not hold if it is negative.
 
 The margin of equivalence is a factor of 1.15. The paper calls methods the same where they differ by much less than in
 its figure 3, whose smallest ratio of μ̂ to μ is 0.61 (as run with the authors' code). A factor of 1.15 is a quarter of
 that difference, on a logarithmic scale.
 
 With fewer than 5 seeds a comparison is undecided. A claim holds if all its parts hold, holds in part if some do, does
-not hold if none does and at least one is refuted, and is undecided otherwise. Runs at a reduced scale cannot refute a
-claim, and confirm it at most in part (``at_reduced_scale``).
+not hold if none does and at least one is refuted, and is undecided otherwise. Parts that would hold if nothing differed
+at all (``is_main`` is false) cannot save a claim whose main parts fail. Runs at a reduced scale cannot refute a claim,
+and confirm it at most in part (``at_reduced_scale``).
 """
 
 from __future__ import annotations
@@ -39,8 +44,7 @@ from ..analysis import statistics
 from ..analysis.curves import mean
 from ..analysis.formatting import format_estimate, format_number, format_p_value, format_ratio, label
 from ..analysis.run_table import RunTable
-from ..analysis.statistics import Array, Comparison, bootstrap, compare, holm, iqm
-from ..analysis.trends import p_no_correlation
+from ..analysis.statistics import Array, Comparison, bootstrap, clip_errors, compare, holm, iqm, seed_log_ratios
 from ..records import Record
 from .verdict import Answer, Effect, Part, Reading, Verdict
 
@@ -48,35 +52,42 @@ RESAMPLES = statistics.RESAMPLES
 SIGNIFICANCE_LEVEL = 0.05
 MIN_SEEDS = 5
 EQUIVALENCE_MARGIN = 1.15  # a factor; see above
-MAX_DIVERGENCE_GAP = 0.05  # share of runs by which divergences may differ where errors are compared
+MAX_DIVERGENCE_RATE = 0.25  # of each method, where errors are compared
+MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 MAX_LISTED_PARTS = 2
 
 
 @dataclass(frozen=True)
 class Instability:
-    """Learning rates at which one method diverges more often than the other."""
+    """Learning rates at which a method diverges."""
 
-    line: str  # the method that does
+    line: str
     where: str  # "α = 0.5"; empty if there is one learning rate only
     diverged: int
-    other_diverged: int
-    runs: int  # of each of the two
+    runs: int
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two methods, compared at the learning rates at which both are about equally stable."""
+    """Two methods, compared at the learning rates at which neither diverges."""
 
     a: str
     b: str
     comparison: Comparison | None  # None if there is no such learning rate
+    direction: float  # mean over seeds of the log ratio that is tested
     seeds: int
     where: str  # these learning rates, "α ≤ 0.1"; empty if all are
     instabilities: tuple[Instability, ...] = ()
 
-    def diverging(self, line: str) -> list[Instability]:
-        """Return where this one of the two methods diverges more often."""
-        return [each for each in self.instabilities if each.line == line]
+    def diverges(self, line: str) -> bool:
+        """Return whether this one of the two methods diverges at some learning rate."""
+        return any(each.line == line for each in self.instabilities)
+
+    @property
+    def diverging(self) -> str:
+        """The one of the two methods that diverges, if the other one does not; otherwise empty."""
+        lines = [line for line in (self.a, self.b) if self.diverges(line)]
+        return lines[0] if len(lines) == 1 else ""
 
     @property
     def ratio(self) -> float:
@@ -85,8 +96,10 @@ class Contrast:
         return self.comparison.ratio
 
     @property
-    def is_significant(self) -> bool:
-        return self.comparison is not None and self.comparison.p_holm < SIGNIFICANCE_LEVEL
+    def is_found(self) -> bool:
+        """Whether the test finds a difference of the sign of the typical ratio."""
+        c = self.comparison
+        return c is not None and c.p_holm < SIGNIFICANCE_LEVEL and self.direction * np.log(c.ratio) > 0
 
     def is_equivalent(self, margin: float = EQUIVALENCE_MARGIN) -> bool:
         """Return whether the interval of the ratio lies within the margin, a factor."""
@@ -94,6 +107,25 @@ class Contrast:
             return False
         low, high = self.comparison.interval
         return low >= 1 / margin and high <= margin
+
+    def inverted(self) -> Contrast:
+        """Return the comparison of ``b`` with ``a``."""
+        c = self.comparison
+        if c is not None:
+            low, high = c.interval
+            c = replace(
+                c,
+                a=c.b,
+                b=c.a,
+                ratio=1 / c.ratio,
+                interval=(1 / high, 1 / low),
+                improvement=1 - c.improvement,
+                iqm_a=c.iqm_b,
+                iqm_b=c.iqm_a,
+                diverged_a=c.diverged_b,
+                diverged_b=c.diverged_a,
+            )
+        return replace(self, a=self.b, b=self.a, comparison=c, direction=-self.direction)
 
 
 def compare_pairs(
@@ -117,40 +149,41 @@ def compare_pairs(
 
 
 def compare_methods(table: RunTable, pairs: Iterable[tuple[str, str]], curve: str = "evaluation") -> list[Contrast]:
-    """Compare the final errors of pairs of methods; learning rates at which one diverges are judged apart."""
-    return compare_pairs(table.final(curve), pairs, table.worst_error(curve), table.values("alpha"))
+    """Compare the final errors of pairs of methods; learning rates at which one diverges are judged apart.
+
+    The learning rate of undamped momentum is ``α / (1-β)``.
+    """
+    is_damped = all(setting.damped for setting in table.settings)
+    rates = [s.alpha if s.damped else float(f"{s.alpha / (1 - s.beta):.6g}") for s in table.settings]
+    symbol = "α" if is_damped else "α / (1-β)"
+    return compare_pairs(table.final(curve), pairs, table.worst_error(curve), rates, symbol)
 
 
 def _contrast(
     errors: Mapping[str, Array], a: str, b: str, worst_error: float, levels: Sequence[Any] | None, symbol: str
 ) -> Contrast:
-    settings, seeds = np.asarray(errors[a]).shape
-    of = np.zeros(settings) if levels is None else np.asarray(levels, dtype=float)
-    values = np.unique(of)
-    counts = {line: np.isinf(np.asarray(errors[line], dtype=float)).sum(1) for line in (a, b)}
-    runs = {value: int((of == value).sum()) * seeds for value in values}
-    gaps = {v: (counts[a][of == v].sum() - counts[b][of == v].sum()) / runs[v] for v in values}
-    stable = np.array([abs(gaps[value]) <= MAX_DIVERGENCE_GAP for value in of])
+    of = np.zeros(len(errors[a])) if levels is None else np.asarray(levels, dtype=float)
+    values = np.unique(of).tolist()
+    seeds = np.asarray(errors[a]).shape[1]
+    is_stable = np.ones(len(of), dtype=bool)
     instabilities = []
-    for line, other, sign in ((a, b, 1), (b, a, -1)):
-        at = [value for value in values if sign * gaps[value] > MAX_DIVERGENCE_GAP]
-        if at:
-            inside = np.isin(of, at)
-            total = sum(runs[value] for value in at)
-            where = _format_levels(symbol, at, values.tolist())
-            instabilities.append(
-                Instability(line, where, int(counts[line][inside].sum()), int(counts[other][inside].sum()), total)
-            )
-    comparison = None
-    if stable.any():
-        kept = {line: np.asarray(errors[line], dtype=float)[stable] for line in (a, b)}
-        comparison = compare(a, kept[a], b, kept[b], worst_error, RESAMPLES)
-    where = (
-        ""
-        if stable.all() or not stable.any()
-        else _format_levels(symbol, np.unique(of[stable]).tolist(), values.tolist())
+    for line in (a, b):
+        is_diverged = np.isinf(np.asarray(errors[line], dtype=float))
+        bad = [value for value in values if is_diverged[of == value].mean() > MAX_DIVERGENCE_RATE]
+        is_bad = np.isin(of, bad)
+        is_stable &= ~is_bad
+        if bad:
+            where = _format_levels(symbol, bad, values)
+            instabilities.append(Instability(line, where, int(is_diverged[is_bad].sum()), int(is_bad.sum()) * seeds))
+    if not is_stable.any():
+        return Contrast(a, b, None, 0.0, seeds, "", tuple(instabilities))
+    kept = {line: clip_errors(np.asarray(errors[line], dtype=float)[is_stable], worst_error) for line in (a, b)}
+    comparison = compare(
+        a, np.asarray(errors[a])[is_stable], b, np.asarray(errors[b])[is_stable], worst_error, RESAMPLES
     )
-    return Contrast(a, b, comparison, seeds, where, tuple(instabilities))
+    direction = float(seed_log_ratios(kept[a], kept[b]).mean())
+    where = "" if is_stable.all() else _format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
+    return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities))
 
 
 def _format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:
@@ -185,12 +218,12 @@ def holm_corrected(contrasts: Sequence[Contrast], *other_ps: float) -> tuple[lis
 
 
 def differs(contrast: Contrast, statement: str = "") -> Part:
-    """Judge whether the errors of ``a`` and ``b`` differ. Diverging more often is a difference too."""
+    """Judge whether the errors of ``a`` and ``b`` differ. That one of them diverges is a difference too."""
     answer: Answer = "undecided"
-    if contrast.is_significant or contrast.comparison is None:
+    if contrast.is_found or (contrast.comparison is None and contrast.diverging):
         answer = "holds"
     elif contrast.is_equivalent():
-        answer = "holds in part" if contrast.instabilities else "does not hold"
+        answer = "holds in part" if contrast.diverging else "does not hold"
     return _part(contrast, statement or f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
 
 
@@ -198,42 +231,60 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
     """Judge whether ``a`` has a lower error than ``b``, by a ratio of at most ``max_ratio``."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
-        answer = "holds" if contrast.diverging(contrast.b) and not contrast.diverging(contrast.a) else "does not hold"
-    elif contrast.is_significant and contrast.ratio < 1:
-        low, _ = contrast.comparison.interval
-        answer = "holds" if contrast.ratio <= max_ratio else "does not hold" if low > max_ratio else "undecided"
-    elif contrast.is_significant or contrast.is_equivalent():
+        if contrast.diverging:
+            answer = "holds" if contrast.diverging == contrast.b else "does not hold"
+    elif contrast.is_found and contrast.ratio <= max_ratio and contrast.ratio < 1:
+        answer = "holds in part" if contrast.diverges(contrast.a) else "holds"
+    elif (
+        (contrast.is_found and contrast.ratio > 1)
+        or contrast.is_equivalent()
+        or (max_ratio < 1 and contrast.comparison.interval[0] > max_ratio)
+    ):
         answer = "does not hold"
-    if answer == "holds" and contrast.diverging(contrast.a):
-        answer = "holds in part"
     size = f" by a factor of {format_number(1 / max_ratio)} or more" if max_ratio < 1 else ""
-    statement = statement or f"{label(contrast.a)} has a lower error than {label(contrast.b)}"
-    return _part(contrast, f"{statement}{size}", answer)
+    return _part(contrast, f"{statement or _relation(contrast, 'has a lower error than')}{size}", answer)
+
+
+def worse(contrast: Contrast, min_ratio: float = 1.0, statement: str = "") -> Part:
+    """Judge whether ``a`` has a higher error than ``b``, by a ratio of at least ``min_ratio``."""
+    judged = better(contrast.inverted(), 1 / min_ratio, statement or _relation(contrast, "has a higher error than"))
+    return _part(contrast, judged.statement, judged.answer)
 
 
 def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, statement: str = "") -> Part:
     """Judge whether the errors of ``a`` and ``b`` are about the same: their ratio is within a margin, a factor."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
-        answer = "does not hold"
+        answer = "does not hold" if contrast.diverging else "undecided"
     elif contrast.is_equivalent(margin):
-        answer = "holds in part" if contrast.instabilities else "holds"
+        answer = "holds in part" if contrast.diverging else "holds"
     elif contrast.comparison.interval[1] < 1 / margin or contrast.comparison.interval[0] > margin:
         answer = "does not hold"
     size = f" within a factor of {margin:g}" if margin != EQUIVALENCE_MARGIN else ""
-    return _part(contrast, (statement or f"{label(contrast.a)} is as good as {label(contrast.b)}") + size, answer)
+    return _part(contrast, f"{statement or _relation(contrast, 'is as good as')}{size}", answer)
 
 
 def no_better(contrast: Contrast, statement: str = "") -> Part:
     """Judge whether ``a`` has no lower error than ``b``, up to the margin of equivalence."""
     answer: Answer = "undecided"
     if contrast.comparison is None:
-        answer = "does not hold" if contrast.diverging(contrast.b) and not contrast.diverging(contrast.a) else "holds"
+        if contrast.diverging:
+            answer = "holds" if contrast.diverging == contrast.a else "does not hold"
     elif contrast.comparison.interval[0] >= 1 / EQUIVALENCE_MARGIN:
         answer = "holds"
     elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
         answer = "does not hold"
-    return _part(contrast, statement or f"{label(contrast.a)} is no better than {label(contrast.b)}", answer)
+    return _part(contrast, statement or _relation(contrast, "is no better than"), answer)
+
+
+def no_higher(contrast: Contrast, statement: str) -> Part:
+    """Judge whether ``a`` is no higher than ``b``, up to the margin of equivalence: for scores."""
+    judged = no_better(contrast.inverted(), statement)
+    return _part(contrast, judged.statement, judged.answer)
+
+
+def _relation(contrast: Contrast, verb: str) -> str:
+    return f"{label(contrast.a)} {verb} {label(contrast.b)}"
 
 
 def below(quantity: str, values: Array, bound: float, statement: str) -> Part:
@@ -255,16 +306,9 @@ def trend(quantity: str, rho: Array, p: float, statement: str) -> Part:
     """Judge whether correlations ``[settings, seeds]`` are positive, given their corrected p-value."""
     value, interval = float(rho.mean()), confidence_interval(mean, rho)
     found = f"{quantity}: mean rank correlation {format_estimate(value, interval)}"
-    answer = decide(p < SIGNIFICANCE_LEVEL and value > 0, rho.shape[1])
+    answer = decide(value > 0, rho.shape[1]) if p < SIGNIFICANCE_LEVEL else "undecided"
     effect, brief = Effect(quantity, value, interval, is_ratio=False), f"rank correlation {format_number(value)}"
     return Part(statement, answer, found, format_p_value(p), effect, brief=brief)
-
-
-def trends(correlations: Mapping[str, Array], statement: str) -> list[Part]:
-    """Judge whether correlations are positive, with Holm's correction over all of them."""
-    corrected = holm([p_no_correlation(rho) for rho in correlations.values()])
-    pairs = zip(correlations.items(), corrected, strict=True)
-    return [trend(quantity, rho, p, statement) for (quantity, rho), p in pairs]
 
 
 def undecided(part: Part, reason: str) -> Part:
@@ -296,6 +340,12 @@ def combine_answers(answers: Iterable[Answer]) -> Answer:
     return "does not hold" if "does not hold" in found else "undecided"
 
 
+def combine_parts(parts: Sequence[Part]) -> Answer:
+    """Return the answer to a claim. Parts that hold if nothing differs count only if a main part holds."""
+    main = combine_answers(part.answer for part in parts if part.is_main)
+    return combine_answers(part.answer for part in parts) if main in ("holds", "holds in part", "shown") else main
+
+
 def make_verdict(
     claim: int,
     parts: Sequence[Part],
@@ -320,7 +370,7 @@ def make_verdict(
     """
     return Verdict(
         claim,
-        combine_answers(part.answer for part in parts),
+        combine_parts(parts),
         why or explain(parts),
         tuple(parts),
         reading,
@@ -340,13 +390,14 @@ def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", read
 
 def at_reduced_scale(verdict: Verdict) -> Verdict:
     """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
-    softer: dict[Answer, Answer] = {"does not hold": "undecided"}
-    parts = tuple(replace(part, answer=softer.get(part.answer, part.answer)) for part in verdict.parts)
-    answer = combine_answers(part.answer for part in parts) if parts else softer.get(verdict.answer, verdict.answer)
+    parts = tuple(
+        undecided(part, "refuted, but at a reduced scale") if part.answer == "does not hold" else part
+        for part in verdict.parts
+    )
+    answer = combine_parts(parts) if parts else verdict.answer
     why = verdict.why if parts == verdict.parts else explain(parts)
     if answer == "holds":
-        answer = "holds in part"
-        why = f"At a reduced scale: {why}"
+        answer, why = "holds in part", f"At a reduced scale. {why}"
     return replace(verdict, answer=answer, parts=parts, why=why)
 
 
@@ -358,7 +409,7 @@ def explain(parts: Sequence[Part]) -> str:
     headings: dict[Answer, str] = {
         "holds": "Holds",
         "holds in part": "In part",
-        "does not hold": "Not found",
+        "does not hold": "Not so",
         "undecided": "Undecided",
     }
     is_mixed = len(by_answer) > 1
@@ -376,8 +427,8 @@ def _list(parts: Sequence[Part], without_numbers: bool) -> str:
 
 
 def describe_contrast(contrast: Contrast) -> str:
-    """Describe effect and tests of a comparison, without a conclusion."""
-    found, test = _found(contrast), _test(contrast)
+    """Describe effect and tests of a single comparison, without a conclusion."""
+    found, test = _found(contrast), _test(contrast, is_corrected=False)
     return f"{label(contrast.a)} / {label(contrast.b)}: {found}{f', {test}' if test else ''}"
 
 
@@ -386,7 +437,7 @@ def _part(contrast: Contrast, statement: str, answer: Answer) -> Part:
     if contrast.seeds < MIN_SEEDS:
         answer = "undecided"
     effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
-    return Part(statement, answer, _found(contrast), _test(contrast), effect, c, _brief(contrast))
+    return Part(statement, answer, _found(contrast), _test(contrast), effect, c, brief=_brief(contrast))
 
 
 def _found(contrast: Contrast) -> str:
@@ -395,9 +446,10 @@ def _found(contrast: Contrast) -> str:
     if contrast.comparison is not None:
         c = contrast.comparison
         texts.append(f"{format_ratio(c.ratio, c.interval)}{_at(contrast.where)}")
+        counts = {contrast.a: c.diverged_a, contrast.b: c.diverged_b}
+        texts += [f"{label(line)} diverged in {n} of {c.pairs:,} runs there" for line, n in counts.items() if n]
     for each in contrast.instabilities:
-        counts = f"{each.diverged:,} of {each.runs:,} runs{_at(each.where)}, the other in {each.other_diverged:,}"
-        texts.append(f"{label(each.line)} diverges in {counts}")
+        texts.append(f"{label(each.line)} diverges{_at(each.where)}, in {each.diverged:,} of {each.runs:,} runs")
     return "; ".join(texts)
 
 
@@ -411,6 +463,9 @@ def _at(where: str) -> str:
     return f" at {where}" if where else ""
 
 
-def _test(contrast: Contrast) -> str:
+def _test(contrast: Contrast, is_corrected: bool = True) -> str:
     c = contrast.comparison
-    return "" if c is None else f"paired {format_p_value(c.p_holm)} (Holm), Welch {format_p_value(c.p_welch)}"
+    if c is None:
+        return ""
+    paired = f"paired {format_p_value(c.p_holm)} (Holm)" if is_corrected else f"paired {format_p_value(c.p_paired)}"
+    return f"{paired}, Welch {format_p_value(c.p_welch)}"

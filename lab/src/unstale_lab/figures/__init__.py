@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..errors import unknown
-from ..figures.figure import Figure
 from . import (
     claim13,
     claim20,
@@ -35,6 +34,7 @@ from . import (
     long_memory,
     ms_pacman_memory,
 )
+from .figure import Figure
 
 _FIGURES_TO_9 = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, fig9_tuned)
 _FIGURES_TO_19 = (fig10, fig11, fig12, fig13, fig14, fig15, fig16, fig17, fig18, fig19)

@@ -19,6 +19,7 @@ from .shared.grids import REPLAY_GRID, seeds
 
 SMOOTH = ("tanh", "elu", "selu")
 BY_ACTIVATION = ("activation",)
+NAMES = {"leaky_relu": "Leaky ReLU", "relu": "ReLU", "tanh": "tanh", "elu": "ELU", "selu": "SELU"}
 
 GRID = REPLAY_GRID.vary(
     paper={
@@ -79,11 +80,11 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     disagreement, table = mean_disagreement(initial, by=BY_ACTIVATION), tabulate(selected, BY_ACTIVATION)
     pairs = [("leaky_relu", activation) for activation in (*SMOOTH, "relu")]
     errors = compare_pairs(table.final(), pairs, table.worst_error(), table.values("alpha"))
-    stability = compare_pairs(disagreement, [(activation, "leaky_relu") for activation in SMOOTH], MAX_DISAGREEMENT)
+    stability = compare_pairs(disagreement, [(a, b) for b in ("leaky_relu", "relu") for a in SMOOTH], MAX_DISAGREEMENT)
     contrasts, _ = holm_corrected([*stability, *errors])
     relations = ["has a more stable expansion than"] * len(stability) + ["learns better than"] * len(errors)
     parts = [
-        better(each, statement=f"{each.a} {relation} {each.b}")
+        better(each, statement=f"{NAMES[each.a]} {relation} {NAMES[each.b]}")
         for each, relation in zip(contrasts, relations, strict=True)
     ]
     notes = " ".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..analysis.formatting import describe_iqm, format_number, label
@@ -76,7 +77,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         ]
     )
     beats = better(dense)
-    if (left := _share_of_error_left(clipped)) > MAX_ERROR_RATIO_IF_LEARNED:
+    if (left := _share_of_error_left(select(clipped, method="adam"))) > MAX_ERROR_RATIO_IF_LEARNED:
         beats = undecided(beats, f"little was learned: {100 * left:.0f} % of the initial error is left")
     return [make_verdict(22, [beats, _mostly_backward(timed)], clipped, notes)]
 
@@ -95,13 +96,16 @@ def _mostly_backward(records: Sequence[Record]) -> Part:
     """
     passes = {method: _last(records, method, "seconds in passes") for method in ("adam", "adam_dense")}
     backward, z = passes["adam_dense"] - passes["adam"], _last(records, "adam_dense", "seconds in the correction")
+    if not 0 < backward + z < math.inf:
+        return Part(STATEMENT, "undecided", "no extra time was measured")
     share = backward / (backward + z)  # negative if per-sample gradients are faster than their sum
     found = (
         f"extra time per step {_milliseconds(backward + z)}, of which {_milliseconds(backward)} ({100 * share:.0f} %) "
         f"are backward passes and {_milliseconds(z)} are Z and its products"
     )
     effect = Effect("share of backward passes in the extra time", share, is_ratio=False)
-    return Part(STATEMENT, decide(share > 0.5, len(select(records, method="adam_dense"))), found, effect=effect)
+    seeds = len(select(records, method="adam_dense"))
+    return Part(STATEMENT, decide(share > 0.5, seeds), found, effect=effect, brief=f"{100 * share:.0f} %")
 
 
 def _last(records: Sequence[Record], method: str, curve: str) -> float:

@@ -14,15 +14,15 @@ from ..analysis.run_table import RunTable, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.judging import make_verdict, undecided
 from ..claims.verdict import Answer, Effect, Part, Verdict
-from ..figures.figure import Figure
 from ..records import Record
+from .figure import Figure
 from .shared.grids import Grid, seeds
 
 GRID = Grid(
     paper={
         "problem": "ms_pacman_sarsa",
         "network": "small_atari",
-        "method": ["adam", "adam_window"],
+        "method": ["adam", "adam_diagonal", "adam_window"],
         "width": 16,
         "alpha": 5e-4,
         "beta": 0.9,
@@ -89,8 +89,11 @@ def _decent(method: str, table: RunTable) -> Part:
         f"{format_number(values.mean())} ({format_number(values.min())} to {format_number(values.max())}) {when}"
         for when, values in scores.items()
     ]
-    effect = Effect(f"score of {label(method)} / score of random play", float(everything.mean() / RANDOM_SCORE))
-    return Part(f"{label(method)} plays decently", answer, f"it scores {' and '.join(texts)}", effect=effect)
+    brief = " and ".join(f"{format_number(values.mean())} {when}" for when, values in scores.items())
+    relative = float(everything.mean() / RANDOM_SCORE)
+    effect = Effect(f"score of {label(method)} / score of random play", relative, is_ratio=False)
+    found = f"it scores {' and '.join(texts)}"
+    return Part(f"{label(method)} plays decently", answer, found, effect=effect, brief=brief)
 
 
 FIGURE = Figure(

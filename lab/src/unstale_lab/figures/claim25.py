@@ -58,29 +58,27 @@ def _lines(records: Sequence[Record], method: str) -> list[Series]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    parts = [f for method in PAPER_MEMORY for f in (_memory(method, records), _backward_passes(method, records))]
+    parts = [f(method, records) for f in (_memory, _backward_passes) for method in ("full", "diagonal")]
     return [make_verdict(25, parts, records, NOTE)]
 
 
 def _memory(method: str, records: Sequence[Record]) -> Part:
+    """Judge the number of stored elements, besides the last displacement (see ``NOTE``)."""
     formula, of = PAPER_MEMORY[method]
     selected = select(records, method=method)
-    displacement = 0 if method == "momentum" else 1
     counts = ", ".join(f"{record.numbers_kept:,} for n = {record.parameters:,}" for record in selected)
-    more = [record.numbers_kept / (of(record.parameters) + displacement * record.parameters) - 1 for record in selected]
-    expected = f"{formula} + n" if displacement else formula
+    more = [record.numbers_kept / (of(record.parameters) + record.parameters) - 1 for record in selected]
     buffer = f" (up to {100 * max(more):.0f} % extra, for a buffer of samples to merge into a large matrix)"
-    measured = f"Elements stored by {label(method)}: {counts}{buffer if max(more) > 0 else ''}"
     answer = decide(min(more) >= 0 and max(more) <= MAX_EXTRA_MEMORY)
-    return Part(f"{label(method)} stores {expected} elements", answer, measured)
+    found = f"stored elements, with n for the last displacement: {counts}{buffer if max(more) > 0 else ''}"
+    return Part(f"{label(method)} stores {formula} elements", answer, found, brief="and n for the last displacement")
 
 
 def _backward_passes(method: str, records: Sequence[Record]) -> Part:
     passes = max(record.backward_passes for record in select(records, method=method))
-    allowed = 1 if method == "momentum" else PAPER_BACKWARD_PASSES
-    fewer = " (the batch gradient is a sum of the per-sample gradients)" if passes < allowed else ""
-    measured = f"Backward passes per step of {label(method)}: {passes}{fewer}"
-    return Part(f"{label(method)} needs at most {allowed} backward passes", decide(passes <= allowed), measured)
+    fewer = " (the batch gradient is a sum of the per-sample gradients)" if passes < PAPER_BACKWARD_PASSES else ""
+    statement = f"{label(method)} needs at most {PAPER_BACKWARD_PASSES} backward passes"
+    return Part(statement, decide(passes <= PAPER_BACKWARD_PASSES), f"{passes} per step{fewer}", brief=f"{passes}")
 
 
 FIGURE = Figure(

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.formatting import describe_final_errors
+import numpy as np
+
+from ..analysis.formatting import describe_final_errors, label
 from ..analysis.run_table import select, tabulate
-from ..claims.judging import compare_methods, differs, equivalent, make_verdict
+from ..analysis.statistics import Array
+from ..claims.judging import (
+    better,
+    compare_methods,
+    compare_pairs,
+    differs,
+    equivalent,
+    holm_corrected,
+    make_verdict,
+)
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -15,6 +26,7 @@ from .shared.grids import REPLAY_GRID
 from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
 
 METHODS = ["momentum", "oracle", "full"]
+MAX_DISTANCE = 10.0  # of log errors; what a diverged run counts as
 SMALL_DIFFERENCE = 1.25  # a factor; the paper calls the oracle's difference "fairly small"
 
 TEXT_GRID = REPLAY_GRID.vary(paper={"problem": "regression", "method": [*METHODS, "default"], "alpha": [0.005, 0.01]})
@@ -31,10 +43,25 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     selected = select(records, method=METHODS)
-    pairs = [("full", "momentum"), ("oracle", "momentum")]
-    full, oracle = compare_methods(tabulate(selected), pairs, ERROR_CURVES[reading])
-    parts = [equivalent(full), differs(oracle), equivalent(oracle, SMALL_DIFFERENCE, "μ* is close to μ")]
+    table, curve = tabulate(selected), ERROR_CURVES[reading]
+    full, oracle = compare_methods(table, [("full", "momentum"), ("oracle", "momentum")], curve)
+    errors = table.final(curve)
+    distances = {f"distance of {label(m)} from μ": _distance(errors[m], errors["momentum"]) for m in ("full", "oracle")}
+    [closer] = compare_pairs(distances, [tuple(distances)], MAX_DISTANCE)  # type: ignore[list-item]
+    (full, oracle, closer), _ = holm_corrected([full, oracle, closer])
+    parts = [
+        equivalent(full),
+        differs(oracle),
+        equivalent(oracle, SMALL_DIFFERENCE, "μ* is close to μ"),
+        better(closer, statement="μ̂ is closer to μ than μ* is"),
+    ]
     return make_verdict(1, parts, selected, describe_final_errors(records), reading)
+
+
+def _distance(a: Array, b: Array) -> Array:
+    """Return the absolute log ratio of errors; infinite if one of the two runs diverged."""
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(np.abs(np.log(a) - np.log(b)), nan=np.inf, posinf=np.inf)
 
 
 FIGURE = Figure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.judging import better, compare_pairs, make_verdict, no_better
+from ..claims.judging import MUCH, better, compare_pairs, make_verdict, no_better
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -135,8 +135,11 @@ def _verdict(records: Sequence[Record], reading: Reading, rest: OtherLayers) -> 
     contrasts = compare_pairs(errors, [*bottom, *whole, *ends], table.worst_error(curve))
     lower, not_lower = contrasts[: len(bottom) + 1], contrasts[len(bottom) + 1 :]
     parts = [
-        *(better(each, statement=f"correcting {each.a} is better than {each.b}") for each in lower),
-        *(no_better(each, f"correcting {each.a} is no better than {each.b}") for each in not_lower),
+        *(better(each, 1 / MUCH, f"correcting {each.a} is better than {each.b}") for each in lower),
+        *(
+            replace(no_better(each, f"correcting {each.a} is no better than {each.b}"), is_main=False)
+            for each in not_lower
+        ),
     ]
     selected = select(records, method=[rest.none, rest.some, "full"])
     return make_verdict(10, parts, selected, describe_iqm(errors), reading, scope=rest.name)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
-from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict, undecided
+from ..claims.judging import MUCH, better, compare_pairs, holm_corrected, make_verdict, undecided, worse
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record
 from .fig9 import runs_in_paper_settings
-from .fig16 import MUCH_LOWER
 from .figure import Figure
 from .shared.grids import GPU_TIME_NOTE
 from .shared.pacman import (
@@ -42,11 +41,11 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     selected = select(clipped, method=["adam", "adam_frozen"])
     table = tabulate(selected)
     mean_errors = table.mean_over(TRUTH)
-    speed = compare_pairs(mean_errors, [("adam", "adam_frozen")], table.worst_error(TRUTH, mean_errors))
+    speed = compare_pairs(mean_errors, [("adam_frozen", "adam")], table.worst_error(TRUTH, mean_errors))
     precision = compare_pairs(table.final(TRUTH), [("adam_frozen", "adam")], table.worst_error(TRUTH))
     contrasts, _ = holm_corrected([*speed, *precision])
     parts = [
-        better(contrasts[0], MUCH_LOWER, "frozen targets have a higher error over the training"),
+        worse(contrasts[0], MUCH, "frozen targets have a higher error over the training"),
         better(contrasts[1], statement="frozen targets have a lower error in the end"),
     ]
     steps = selected[0].run.steps

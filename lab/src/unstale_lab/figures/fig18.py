@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..analysis.formatting import describe_final_errors, format_number, label
 from ..analysis.run_table import select, tabulate
-from ..analysis.statistics import iqm
-from ..claims.judging import better, compare_pairs, make_verdict
-from ..claims.verdict import Reading, Verdict
+from ..analysis.statistics import Array, iqm
+from ..claims.judging import MAX_DIVERGENCE_RATE, below, better, compare_pairs, make_verdict
+from ..claims.verdict import Part, Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
@@ -22,6 +23,7 @@ TEXT_GRID = REPLAY_GRID.vary(
     quick={"steps": 20_000, "alpha": 0.1, "seed": seeds(5)},
     smoke={"steps": 50},
 )
+MAX_REMAINING_ERROR = 0.1  # relative to the error before the first step
 CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=16, quick={"width": 16}, smoke={"width": 4, "batch": 4})
 
 
@@ -55,7 +57,22 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         better(contrast, statement=f"the error of {label(method)} goes on falling")
         for method, contrast in zip(PAPER_METHODS, contrasts, strict=True)
     ]
+    parts += [_close(method, curves[method], table.values("alpha")) for method in PAPER_METHODS]
     return make_verdict(18, parts, selected, notes, reading)
+
+
+def _close(method: str, curve: Array, alphas: Sequence[float]) -> Part:
+    """Judge whether the error ends at a small share of the initial error, at learning rates without divergences."""
+    of = np.array(alphas)
+    stable = [alpha for alpha in np.unique(of) if np.isinf(curve[-1][of == alpha]).mean() <= MAX_DIVERGENCE_RATE]
+    statement = f"{label(method)} ends below {100 * MAX_REMAINING_ERROR:g} % of its initial error"
+    if not stable:
+        return Part(statement, "does not hold", "it diverges at every α")
+    kept = np.isin(of, stable)
+    part = below("final / initial error", curve[-1][kept] / curve[0][kept], MAX_REMAINING_ERROR, statement)
+    if part.answer == "holds" and not kept.all():
+        part = replace(part, answer="holds in part", brief=f"{part.brief}, without α at which it diverges")
+    return part
 
 
 FIGURE = Figure(

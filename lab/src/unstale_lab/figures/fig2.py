@@ -14,13 +14,13 @@ from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import iqm
 from ..claims.judging import (
     Contrast,
-    better,
     compare_pairs,
     describe_contrast,
     equivalent,
     holm_corrected,
     make_verdict,
     undecided,
+    worse,
 )
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
@@ -58,10 +58,12 @@ GRIDS = {
 LOSSES = {"training": "training loss", "evaluation": "test loss"}
 LOSS = "cross-entropy"
 MAX_LOSS_RATIO_IF_LEARNED = 0.8  # final to initial training loss
-PAIRS = [("momentum", "oracle"), ("diagonal", "momentum")]
+WORSE_ORACLE = [("oracle", "momentum"), ("oracle", "diagonal")]  # training losses
+SAME = [("diagonal", "momentum")]  # training losses
+SAME_TEST = [("oracle", "momentum"), ("diagonal", "momentum")]  # test losses
 SAME_LOSSES = (
     "training losses of μ̂ diag and μ are the same",
-    "test losses of μ and μ* are the same",
+    "test losses of μ* and μ are the same",
     "test losses of μ̂ diag and μ are the same",
 )
 
@@ -127,11 +129,13 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 def _verdict(records: Sequence[Record], variant: str) -> Verdict:
     """Judge that only the training loss of the oracle differs from momentum's; no test loss and no other method's."""
     selected = select(records, method=METHODS)
-    contrasts, _ = holm_corrected([each for curve in LOSSES for each in _compare_losses(selected, curve, PAIRS)])
-    oracle, *others = contrasts
+    training = _compare_losses(selected, "training", [*WORSE_ORACLE, *SAME])
+    test = _compare_losses(selected, "evaluation", SAME_TEST)
+    contrasts, _ = holm_corrected([*training, *test])
     parts = [
-        better(oracle, statement="μ has a lower training loss than μ*"),
-        *(equivalent(each, statement=text) for each, text in zip(others, SAME_LOSSES, strict=True)),
+        worse(contrasts[0], statement="μ* has a higher training loss than μ"),
+        worse(contrasts[1], statement="μ* has a higher training loss than μ̂ diag"),
+        *(equivalent(each, statement=text) for each, text in zip(contrasts[2:], SAME_LOSSES, strict=True)),
     ]
     if not _has_learned(selected):
         parts = [undecided(part, "hardly anything was learned") for part in parts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 
@@ -15,13 +14,9 @@ from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
+from .shared.grids import PAPER_METHODS, PAPER_PAIRS, REPLAY_GRID, seeds
 from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
 
-# The pair that the paper is about comes first.
-PAIRS = sorted(
-    combinations(["full", "momentum", "oracle", "diagonal"], 2), key=lambda pair: pair != ("full", "momentum")
-)
 TEXT_GRID = REPLAY_GRID.vary(paper={}, quick={"alpha": [0.5, 0.1], "seed": seeds(5), "steps": 1500})
 CODE_GRID = as_authors_ran(TEXT_GRID, width=[16, 32], smoke={"width": 4})
 
@@ -39,7 +34,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     """Judge that the methods differ. Their order, which the paper only shows, is described."""
     selected = select(records, method=PAPER_METHODS)
     table, curve = tabulate(selected), ERROR_CURVES[reading]
-    parts = [differs(contrast) for contrast in compare_methods(table, PAIRS, curve)]
+    parts = [differs(contrast) for contrast in compare_methods(table, PAPER_PAIRS, curve)]
     notes = [
         _describe_order(table, curve),
         describe_final_errors(records),

@@ -7,6 +7,7 @@ momentum, with an effective rate of α / (1-β), does learn, and the paper's fig
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analysis.formatting import describe_best_settings, describe_final_errors
 from ..analysis.run_table import select, tabulate
@@ -49,7 +50,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     curve = ERROR_CURVES[reading]
     pairs = [*LOWER, ("diagonal", "momentum"), ("full", "oracle")]
     *lower, different, equal = compare_methods(tabulate(selected), pairs, curve)
-    parts = [*map(better, lower), differs(different), equivalent(equal)]
+    parts = [*map(better, lower), differs(different), replace(equivalent(equal), is_main=False)]
     notes = f"{describe_final_errors(records)} {describe_best_settings(tabulate(records).final(curve))}"
     return make_verdict(4, parts, selected, notes, reading)
 

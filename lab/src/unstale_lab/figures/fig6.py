@@ -15,7 +15,7 @@ from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
 from .shared.grids import RBF_GRID, RBF_WIDTH_NOTE
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, titled
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, reading_prefix, titled
 
 METHODS = ["momentum", "full", "diagonal"]
 CODE_GRID = as_authors_ran(RBF_GRID, method=METHODS, problem="mountain_car", rbf_amplitude=2.0)
@@ -33,8 +33,15 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     groups = by_reading(records)
     return [
         *(_panel(select(group, method=METHODS), reading) for reading, group in groups.items()),
-        *(sensitivity_panel(group, "rbf_width", curve=ERROR_CURVES[reading]) for reading, group in groups.items()),
-        *(panel for group in groups.values() for panel in divergence_panels(group, "rbf_width")),
+        *(
+            sensitivity_panel(group, "rbf_width", prefix=reading_prefix(reading), curve=ERROR_CURVES[reading])
+            for reading, group in groups.items()
+        ),
+        *(
+            panel
+            for reading, group in groups.items()
+            for panel in divergence_panels(group, "rbf_width", reading_prefix(reading))
+        ),
     ]
 
 
@@ -50,15 +57,18 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     selected = select(records, method=["momentum", "full"])
     table, curve = tabulate(selected), ERROR_CURVES[reading]
-    errors, worst, widths = table.final(curve), table.worst_error(curve), table.values("rbf_width")
-    gap = by_level(table, ratio(errors["momentum"], errors["full"], worst), "rbf_width")
-    rho = rank_correlations(levels(table, "rbf_width"), gap)
+    errors, widths = table.final(curve), table.values("rbf_width")
+    gap, drift = (
+        rank_correlations(levels(table, "rbf_width"), by_level(table, values, "rbf_width"))
+        for values in (ratio(errors["momentum"], errors["full"]), table.mean_over("drift")["momentum"])
+    )
     widest = tabulate(select(selected, rbf_width=max(widths)))
     contrasts = compare_methods(widest, [("full", "momentum")], curve)
-    [at_widest], [p] = holm_corrected(contrasts, p_no_correlation(rho))
+    [at_widest], ps = holm_corrected(contrasts, p_no_correlation(gap), p_no_correlation(drift))
     parts = [
-        trend("Error ratio of μ to μ̂ over σ²", rho, p, "the gap between μ̂ and μ grows with the kernels"),
         better(at_widest, statement="with the widest kernels μ̂ has a lower error than μ"),
+        trend("error ratio of μ to μ̂ over σ²", gap, ps[0], "the gap between μ̂ and μ grows with the kernels"),
+        trend("drift of μ over σ²", drift, ps[1], "the drift of μ grows with the kernels"),
     ]
     notes = " ".join(
         describe_iqm(tabulate(select(records, rbf_width=width)).final(curve), f"Final errors (IQM) at σ² = {width:g}")

@@ -86,7 +86,7 @@ def _correlation(method: str, drift: Array, error: Array) -> Part:
     both = np.stack([np.log(np.maximum(values, tiny)) for values in (drift, error)])  # [2, settings, seeds]
     value, interval = float(pearson(both)), confidence_interval(pearson, both)
     quantity = f"log-log correlation of {label(method)}"
-    answer = "undecided" if interval[0] <= 0 < interval[1] else decide(value > 0, drift.shape[1])
+    answer = "undecided" if interval[0] <= 0 <= interval[1] else decide(value > 0, drift.shape[1])
     statement = f"drift and error of {label(method)} correlate"
     found = f"{quantity} {format_estimate(value, interval)}"
     effect = Effect(quantity, value, interval, is_ratio=False)

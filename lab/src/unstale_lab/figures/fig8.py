@@ -13,10 +13,10 @@ from ..analysis.formatting import describe_final_errors, format_number
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
 from ..analysis.statistics import iqm
-from ..claims.judging import below, better, compare_pairs, make_verdict
-from ..claims.verdict import Verdict
-from ..figures.figure import Figure
+from ..claims.judging import below, compare_pairs, make_verdict, worse
+from ..claims.verdict import Part, Verdict
 from ..records import Record
+from .figure import Figure
 from .shared.grids import REPLAY_GRID, seeds
 
 GRID = REPLAY_GRID.vary(
@@ -48,24 +48,30 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
+    """Judge the cosines of runs of μ̂ that did not diverge; others have none."""
     selected = select(records, method="full")
+    converged = [record for record in selected if record.diverged_at is None]
+    if not converged:
+        return [make_verdict(9, [Part("the cosine is close to 1", "undecided", "all runs diverged")], selected)]
     close = below(
         "1 - cosine of μ̂ (samples)",
-        mean_disagreement(selected)["full"],
+        mean_disagreement(converged)["full"],
         MAX_DISAGREEMENT_IF_CLOSE,
         "the cosine is close to 1, at least 0.9 on average",
     )
     quarters = {
-        "1 - cosine in the first quarter": mean_disagreement(selected, end=0.25)["full"],
-        "1 - cosine in the last quarter": mean_disagreement(selected, 0.75)["full"],
+        "1 - cosine in the last quarter": mean_disagreement(converged, 0.75)["full"],
+        "1 - cosine in the first quarter": mean_disagreement(converged, end=0.25)["full"],
     }
     [falling] = compare_pairs(quarters, [tuple(quarters)], MAX_DISAGREEMENT)  # type: ignore[list-item]
+    falls = worse(falling, statement="1 - cosine grows from the first to the last quarter")
     means = ", ".join(
-        f"{kind} {format_number(1 - float(iqm(mean_disagreement(selected, kind=kind)['full'])))}"
+        f"{kind} {format_number(1 - float(iqm(mean_disagreement(converged, kind=kind)['full'])))}"
         for kind in COSINE_CURVES
     )
-    notes = f"Mean cosines of μ̂ over the training: {means}. {describe_final_errors(records)}"
-    falls = better(falling, statement="the cosine falls from the first to the last quarter")
+    diverged = len(selected) - len(converged)
+    left_out = f"{diverged} of {len(selected)} runs diverged and are left out. " if diverged else ""
+    notes = f"{left_out}Mean cosines of μ̂ over the training: {means}. {describe_final_errors(records)}"
     return [make_verdict(9, [close, falls], selected, notes)]
 
 

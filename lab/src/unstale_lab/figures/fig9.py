@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analysis.formatting import describe_iqm, format_number, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
-from ..claims.judging import describe_contrast, equivalent, make_verdict
+from ..claims.judging import describe_contrast, equivalent, explain, make_verdict, undecided
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
-from ..figures.figure import Figure
 from ..records import Record
+from .figure import Figure
 from .shared.grids import GPU_TIME_NOTE
 from .shared.pacman import (
     MEASURED_GRID,
@@ -21,7 +22,7 @@ from .shared.pacman import (
     RETURNS_NOISE_NOTE,
     TRUTH,
     WINDOW_PAIR,
-    WINDOW_READING,
+    WINDOW_SCOPE,
     clip_to_resolution,
     compare_by_seed,
     describe_window_correction,
@@ -70,11 +71,16 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     returns_notes = f"{SETTINGS_NOTE} {RETURNS_NOISE_NOTE}"
     truth_notes = f"{SETTINGS_NOTE} {_describe_others(clipped)}"
     window_notes = describe_window_correction(clipped)
+    returns = judge_against_adam(clipped, RETURNS, PAPER_PAIR, returns_notes)
+    truth = judge_against_adam(clipped, TRUTH, PAPER_PAIR, truth_notes, REFERENCE_NAMES[TRUTH])
+    if returns.answer == "does not hold" and truth.answer == "holds":
+        parts = [undecided(part, "the noise of sampled returns hides differences") for part in returns.parts]
+        returns = replace(returns, answer="undecided", parts=tuple(parts), why=explain(parts))
     return [
-        judge_against_adam(clipped, RETURNS, PAPER_PAIR, returns_notes),
-        judge_against_adam(clipped, TRUTH, PAPER_PAIR, truth_notes, REFERENCE_NAMES[TRUTH]),
+        returns,
+        truth,
         _compare_with_matched_adam(clipped),
-        judge_against_adam(clipped, TRUTH, WINDOW_PAIR, window_notes, WINDOW_READING),
+        judge_against_adam(clipped, TRUTH, WINDOW_PAIR, window_notes, WINDOW_SCOPE),
     ]
 
 

@@ -13,8 +13,8 @@ from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import iqm
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
-from ..figures.figure import Figure
 from ..records import Record
+from .figure import Figure
 from .shared.grids import GPU_TIME_NOTE
 from .shared.pacman import (
     MEASURED_GRID,
@@ -25,7 +25,7 @@ from .shared.pacman import (
     RETURNS_NOISE_NOTE,
     TRUTH,
     WINDOW_PAIR,
-    WINDOW_READING,
+    WINDOW_SCOPE,
     clip_to_resolution,
     describe_window_correction,
     error_panels,
@@ -106,7 +106,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         for curve, pair, notes, scope in (
             (RETURNS, PAPER_PAIR, f"{chosen} {RETURNS_NOISE_NOTE}", REFERENCE_NAMES[RETURNS]),
             (TRUTH, PAPER_PAIR, chosen, REFERENCE_NAMES[TRUTH]),
-            (TRUTH, WINDOW_PAIR, more, WINDOW_READING),
+            (TRUTH, WINDOW_PAIR, more, WINDOW_SCOPE),
         )
     ]
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ..analysis.panels import Panel, Table
 from ..experiment import Run, Scale, unique
-from ..figures.figure import Figure
 from ..records import Record
+from .figure import Figure
 from .shared import contest_report
 from .shared.contest import Contestant, Setup, Study, results
 

@@ -17,8 +17,8 @@ from ..analysis.panels import Panel, Series, Table
 from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import Array, clip_errors
 from ..experiment import Run, Scale
-from ..figures.figure import Figure
 from ..records import Record
+from .figure import Figure
 from .shared.grids import seeds
 from .shared.pacman import MS_PACMAN_GRID, STEPS, TRUTH, clip_to_resolution
 from .shared.tuned import FINAL_SHARE, MIN_SEEDS, Ratio, mean_interval, ratio

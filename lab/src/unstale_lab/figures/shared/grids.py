@@ -1,9 +1,10 @@
-"""Grids of runs at three scales, and the grids that several figures share."""
+"""Grids of runs at four scales, and the grids that several figures share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from ...experiment import Run, Scale, grid
@@ -20,6 +21,11 @@ PAPER_ORDER = [
     ("oracle", "diagonal"),
     ("diagonal", "momentum"),
 ]
+
+# All pairs of methods; the one that the paper is about comes first.
+PAPER_PAIRS = sorted(
+    combinations(["full", "momentum", "oracle", "diagonal"], 2), key=lambda pair: pair != ("full", "momentum")
+)
 
 
 def seeds(count: int) -> list[int]:

@@ -18,7 +18,7 @@ from ..figure import Figure
 from .grids import PAPER_METHODS, PAPER_ORDER, REPLAY_GRID, Grid
 from .readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels, titled
 
-MUCH_LOWER = 0.5  # one-step targets "do not converge": n-step targets at least halve the error
+CONVERGES = 0.5  # one-step targets "do not converge": n-step targets at least halve the error
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class NStepFigure:
         targets = compare_pairs(by_target, target_pairs, worst, single.values("alpha"))
         contrasts, _ = holm_corrected([*order, *targets])
         parts = [better(each) for each in contrasts[: len(order)]]
-        parts += [better(each, MUCH_LOWER) for each in contrasts[len(order) :]]
+        parts += [better(each, CONVERGES) for each in contrasts[len(order) :]]
         notes = f"{describe_final_errors(several)} {describe_iqm(by_target, 'n-step and one-step targets (IQM)')}"
         return make_verdict(self.claim, parts, [*several, *one], notes, reading)
 

@@ -44,7 +44,7 @@ RESOLUTION = 0.01
 RETURNS_NOISE_NOTE = "Sampled returns are noisy: no network can get below their variance."
 PAPER_PAIR = ("adam_diagonal_literal", "adam")
 WINDOW_PAIR = ("adam_window", "adam")  # too expensive for the paper
-WINDOW_READING = "beyond the paper: full correction (window)"
+WINDOW_SCOPE = "beyond the paper: full correction (window)"
 
 
 def clip_to_resolution(records: Sequence[Record]) -> list[Record]:

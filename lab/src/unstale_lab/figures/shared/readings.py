@@ -34,6 +34,11 @@ def by_reading(records: Sequence[Record]) -> dict[Reading, list[Record]]:
     return {reading: group for reading, group in groups.items() if group}
 
 
+def reading_prefix(reading: Reading) -> str:
+    """Return what the titles of further panels begin with: nothing for the text's reading."""
+    return "" if reading == "text" else READING_NAMES[reading]
+
+
 def titled(title: str, reading: Reading) -> str:
     """Return the title of a panel, with the reading unless it is that of the text.
 
@@ -56,7 +61,7 @@ def overview_panels(
 
 
 def _further_panels(records: Sequence[Record], reading: Reading, field: str) -> list[Panel]:
-    prefix = "" if reading == "text" else READING_NAMES[reading]
+    prefix = reading_prefix(reading)
     several = len({getattr(record.run, field) for record in records}) > 1
     return [
         iqm_panel(records, ERROR_CURVES[reading], prefix),

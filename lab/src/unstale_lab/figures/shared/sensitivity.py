@@ -16,7 +16,7 @@ from ...claims.judging import shown
 from ...claims.verdict import Reading, Verdict
 from ...records import Record
 from .grids import PAPER_METHODS
-from .readings import ERROR_CURVES, by_reading, titled
+from .readings import ERROR_CURVES, by_reading, reading_prefix, titled
 
 
 def sensitivity_panels(records: Sequence[Record], field: str, title: str) -> list[Panel]:
@@ -27,8 +27,8 @@ def sensitivity_panels(records: Sequence[Record], field: str, title: str) -> lis
         panel
         for reading, group in groups.items()
         for panel in (
-            sensitivity_panel(group, field, prefix=titled("", reading).strip(", "), curve=ERROR_CURVES[reading]),
-            *divergence_panels(group, field, titled("", reading).strip(", ")),
+            sensitivity_panel(group, field, prefix=reading_prefix(reading), curve=ERROR_CURVES[reading]),
+            *divergence_panels(group, field, reading_prefix(reading)),
         )
     ]
     return [*first, *further]
