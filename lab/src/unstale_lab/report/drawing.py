@@ -30,8 +30,20 @@ DASHED = (5.0, 3.0)  # of series with ``dashed``
 VARIANT_DASHES = (DASHED, (1.5, 2.5), (9.0, 3.0, 1.5, 3.0, 1.5, 3.0))
 # For lines that are not methods: activations, layers, kinds of features. First those that few methods use.
 GREY = Style("#6b7280", "#a9b1bd", "h")
-OTHER_STYLES = (SECOND_ORDER, WINDOW, FROZEN, PER_SAMPLE, GREY, DIAGONAL, BASELINE, FULL, replace(OURS, dashes=()), ORACLE)
+OTHER_STYLES = (
+    SECOND_ORDER,
+    WINDOW,
+    FROZEN,
+    PER_SAMPLE,
+    GREY,
+    DIAGONAL,
+    BASELINE,
+    FULL,
+    replace(OURS, dashes=()),
+    ORACLE,
+)
 OWN_OPTIMIZERS = ("CorrectedAdam", "CorrectedSGD")
+TICK_CHARACTERS = 40  # how many characters of tick labels fit along a horizontal axis
 DIVERGENCE_LABEL = "share of diverged runs"  # of an axis
 
 
@@ -90,7 +102,7 @@ class LegendEntry:
     @property
     def width(self) -> float:
         """Width of the line in points. Lines below others are wider, so that they stay visible."""
-        return 3.0 if self.style.layer < 1 else 1.6
+        return 2.6 if self.style.layer < 1 else 1.6
 
 
 def legend(panels: Sequence[Panel]) -> list[LegendEntry]:
@@ -182,7 +194,7 @@ def _finite(series: Series) -> list[float]:
 def panel_axes(panel: Panel, entries: Sequence[LegendEntry]) -> tuple[Axis, Axis]:
     """Return the axes on which all drawn lines and bands fit."""
     lines = [finite_line(panel, series) for series in drawn_series(panel, entries)]
-    x = make_axis(panel.x_label, [value for line in lines for value in line.x], panel.log_x)
+    x = make_axis(panel.x_label, [value for line in lines for value in line.x], panel.log_x, TICK_CHARACTERS)
     y = [value for line in lines for value in (*line.y, *line.low, *line.high)]
     return x, make_axis(panel.y_label, y, panel.log_y)
 
