@@ -259,6 +259,7 @@ def test_tooltip_shows_the_values_at_the_pointer(page):
     last = [f"{series.y[-1]:.3g}" for series in lab_samples.replay().panels[0].series]
     assert lines[0] == "steps 5,000"
     assert sorted(line.split()[-1] for line in lines[1:]) == sorted(last)
+    assert any(line.strip().startswith("μ̂ diag 0.04") for line in lines)
     page.mouse.move(0, 0)
     eventually(page, "document.getElementById('tooltip').hidden")
 

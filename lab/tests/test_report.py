@@ -640,6 +640,14 @@ def test_html_unfolds_parts_and_comparisons(report_folder):
     assert "At α = 0.5, 72 of 180 runs of μ̂ diverged." in details and 'href="#fig3"' in details
 
 
+def test_a_comparison_of_two_parts_is_listed_once():
+    part = lab_samples.part("μ̂ differs from μ", "holds", "full", "momentum", 0.63)
+    parts = (part, replace(part, statement="μ̂ is close to μ", answer="does not hold"))
+    own = Summary.from_json(replace(lab_samples.cost(), verdicts=(Verdict(25, "holds", "", parts),)).to_json())
+    assert html_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
+    assert markdown_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
+
+
 def test_other_effects_say_what_they_are(tmp_path):
     part = Part("close to 1", "holds", "high", effect=Effect("cosine", 0.95, (0.9, 1.0), is_ratio=False))
     own = replace(lab_samples.cost(), verdicts=(Verdict(25, "holds", "", (part,)),))

@@ -225,7 +225,7 @@ class Chart {
       if (index < 0) continue;
       const line = document.createElement("span");
       const entry = legend.querySelector(`[data-entry="${series.dataset.entry}"]`);
-      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.textContent.trim().split("\n")[0]} ${series.dataset.values.split(" ")[index]}`);
+      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.querySelector(".label").textContent} ${series.dataset.values.split(" ")[index]}`);
       lines.push(line);
     }
     const heading = document.createElement("b");
