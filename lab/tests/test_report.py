@@ -583,6 +583,8 @@ def test_markdown_opens_with_the_answer(report_folder):
     both = next(line for line in lines if line.startswith("| 4 |"))
     assert "| ✗ does not hold | ✓ holds | As the text has it: The methods do not separate" in both
     assert "As the authors ran it: μ\\* has 0.39x the error of μ. | [fig4](#fig4) |" in both
+    none = next(line for line in lines if line.startswith("| 1 |"))
+    assert none.endswith("| – not run | – | Nothing was measured. | – |")
     one = next(line for line in lines if line.startswith("| 3 |"))
     assert "| section 3.2, figure 3 | ◐ holds in part | the same | μ̂ has 0.63x" in one
     assert "![Main ratio of each claim with its interval](figures/forest.png)" in lines
