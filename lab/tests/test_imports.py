@@ -31,7 +31,7 @@ LAB_LAYERS: list[dict[str, set[str]]] = [
     {"claims": {"numpy", "scipy"}},
     {"figures": {"numpy", "scipy"}},
     {"summary": {"numpy"}},
-    {"report": {"jinja2", "plotly", "matplotlib", "numpy"}, "reproduce": set()},
+    {"report": {"jinja2", "matplotlib"}, "reproduce": set()},
     {"progress": {"rich"}},
     {"commands": {"rich", "tyro"}},
     {"cli": set(), "__init__": set(), "__main__": set()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -14,17 +15,29 @@ import pytest
 
 from unstale_lab.analysis.formatting import label
 from unstale_lab.analysis.panels import Panel, Series
-from unstale_lab.claims.verdict import Verdict
+from unstale_lab.claims.verdict import ANSWERS, Effect, Part, Verdict
 from unstale_lab.errors import DataError
 from unstale_lab.files import write_file
 from unstale_lab.methods import METHODS
 from unstale_lab.report import CLAIMS, answer, claim_records, write
-from unstale_lab.report.drawing import finite_line, legend, panel_note, series_label, styles
+from unstale_lab.report.axes import MOMENTUM_LABEL, make_axis
+from unstale_lab.report.drawing import (
+    describe_undrawn,
+    drawn_series,
+    finite_line,
+    legend,
+    panel_axes,
+    panel_note,
+    series_label,
+    styles,
+)
+from unstale_lab.report.forest import forest_rows, position
+from unstale_lab.report.forest_plot import draw_forest
 from unstale_lab.report.html import html_report
 from unstale_lab.report.markdown import markdown_report
-from unstale_lab.report.overview import OUTCOMES, describe_results
-from unstale_lab.report.plotly_charts import SYMBOLS, chart
+from unstale_lab.report.overview import describe_results, describe_tally
 from unstale_lab.report.plots import draw, mathtext, save
+from unstale_lab.report.svg_charts import MARKERS, chart
 from unstale_lab.report.tables import MAX_ROWS, panel_table
 from unstale_lab.summary import Summary, in_order, read_summaries, write_summary
 
@@ -70,8 +83,9 @@ def test_summary_json_round_trip(summary):
 def test_infinities_round_trip():
     again = Summary.from_json(lab_samples.replay().to_json())
     assert again.panels[1].series[2].y[-1] == math.inf
-    assert again.verdicts[0].comparisons[2].effect == math.inf
-    assert again.verdicts[0].comparisons[2].interval == (0.2, math.inf)
+    compared = again.verdicts[0].parts[2].comparison
+    assert compared.ratio == math.inf and compared.interval == (math.inf, math.inf)
+    assert again.verdicts[0].parts[2].effect == Effect("diagonal / full", math.inf, (math.inf, math.inf))
 
 
 def test_summaries_are_in_numerical_order(tmp_path):
@@ -136,35 +150,50 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
 # Claims
 
 
+def answers(record) -> dict[str, str]:
+    return {reading: found["answer"] for reading, found in record["answers"].items()}
+
+
 def test_every_claim_has_a_record():
     records = claim_records(lab_samples.summaries())
-    assert [record["claim"] for record in records] == [claim.number for claim in CLAIMS] == list(range(1, 26))
-    assert {record["claim"] for record in records if record["verdict"] != "not run"} == {3, 4, 19, 25}
-    assert records[0]["command"] is None and records[0]["runs"] == 0
+    assert [record["number"] for record in records] == [claim.number for claim in CLAIMS] == list(range(1, 26))
+    assert {record["number"] for record in records if record["verdicts"]} == {3, 4, 19, 25}
+    assert all((answers(record)["text"] == "not run") == (not record["verdicts"]) for record in records)
+    assert records[0]["answers"]["text"]["why"] == ""
 
 
-def test_first_reading_decides_the_claim():
-    record = claim_records(lab_samples.summaries())[3]
-    assert record["verdict"] == "does not hold"
-    assert [(r["reading"], r["verdict"]) for r in record["readings"]] == [
-        ("damped, as in the paper's text", "does not hold"),
-        ("undamped", "holds"),
-    ]
-    assert record["readings"][1]["comparisons"][0]["a"] == "oracle"
-
-
-def test_readings_of_a_claim_from_different_figures():
-    pacman = replace(lab_samples.cost(), name="fig17", verdicts=(Verdict(12, "holds", "", reading="MsPacman"),))
-    car = replace(lab_samples.cost(), name="fig16", verdicts=(Verdict(12, "inconclusive", "", reading="Car"),))
-    record = claim_records([pacman, car])[11]
-    assert record["verdict"] == "inconclusive"
-    assert [reading["section"] for reading in record["readings"]] == ["fig16", "fig17"]
-
-
-def test_describe_results_counts_verdicts():
+def test_readings_are_answered_apart():
     records = claim_records(lab_samples.summaries())
+    assert answers(records[3]) == {"text": "does not hold", "code": "holds"}
+    assert records[3]["answers"]["code"]["is_own"] and not records[2]["answers"]["code"]["is_own"]
+    assert answers(records[2]) == {"text": "holds in part", "code": "holds in part"}
+    assert records[3]["verdicts"][1]["parts"][0]["comparison"]["a"] == "oracle"
+
+
+def test_claim_of_two_figures_combines_both():
+    pacman = replace(lab_samples.cost(), name="fig17", verdicts=(Verdict(12, "holds", "b.", scope="MsPacman"),))
+    car = replace(lab_samples.cost(), name="fig16", verdicts=(Verdict(12, "undecided", "a.", scope="Car"),))
+    both, one = claim_records([pacman, car])[11], claim_records([pacman])[11]
+    assert answers(both)["text"] == "holds in part"
+    assert both["answers"]["text"]["why"] == "Car: a. MsPacman: b."
+    assert [verdict["section"] for verdict in both["verdicts"]] == ["fig16", "fig17"]
+    assert answers(one)["text"] == "holds in part" and "Not run: fig16." in one["answers"]["text"]["why"]
+
+
+def test_extra_verdicts_do_not_change_the_answer():
+    own = lab_samples.cost()
+    extra = replace(own, verdicts=(*own.verdicts, Verdict(25, "does not hold", "x.", is_extra=True)))
+    assert answers(claim_records([extra])[24])["text"] == "holds"
+
+
+def test_describe_results_counts_answers():
+    records = claim_records(lab_samples.summaries())
+    assert describe_tally(records, "text") == (
+        "1 holds, 1 holds in part, 1 does not hold, 1 is shown only and 21 are not run"
+    )
     assert describe_results(records).startswith(
-        "Of the paper's 25 claims, 4 are measured here: 2 hold, 1 does not hold, and 1 is inconclusive. 21 are not run."
+        "Of the paper's 25 claims, as the text has it, 1 holds, 1 holds in part, 1 does not hold, 1 is shown only and "
+        "21 are not run; as the authors ran it, 2 hold, 1 holds in part, 1 is shown only and 21 are not run."
     )
     assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
 
@@ -180,6 +209,69 @@ def test_method_colours_are_unique():
     look = styles(panels)
     assert look["momentum"] is METHODS["momentum"].style
     assert len({look[key].light for key in ("x", "y", "momentum")}) == 3
+
+
+# Methods that are drawn in one figure.
+DRAWN_TOGETHER = [
+    ["momentum", "oracle", "full", "diagonal", "default", "frozen"],
+    ["momentum", "full", "second_order", "default"],
+    ["momentum", "oracle", "diagonal", "window"],
+    ["adam", "adam_oracle", "adam_window", "adam_diagonal", "adam_diagonal_literal", "adam_frozen"],
+    ["adam", "adam_dense", "adam_window", "adam_linearized"],
+    ["adam", "adam_default"],
+    ["momentum", "sgd_default"],
+]
+# Linear RGB as a reader without one kind of cones sees it (Machado et al., 2009).
+COLOUR_VISION = {
+    "usual": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+}
+
+
+def lab_colour(colour: str, vision: str) -> np.ndarray:
+    """Return the CIE Lab coordinates of a colour as a reader sees it."""
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(COLOUR_VISION[vision]) @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(to_xyz @ seen / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", COLOUR_VISION)
+@pytest.mark.parametrize("methods", DRAWN_TOGETHER, ids=lambda methods: methods[-1])
+def test_colours_of_a_figure_differ_for_every_reader(methods, vision):
+    for theme in ("light", "dark"):
+        for a, b in itertools.combinations((METHODS[method].style for method in methods), 2):
+            distance = np.linalg.norm(lab_colour(getattr(a, theme), vision) - lab_colour(getattr(b, theme), vision))
+            assert a.marker != b.marker and distance > 10, (a, b, distance)
+
+
+def test_a_family_of_methods_has_one_colour():
+    families = [
+        ["momentum", "adam"],
+        ["oracle", "adam_oracle"],
+        ["full", "adam_dense"],
+        ["diagonal", "adam_diagonal_literal"],
+        ["frozen", "adam_frozen"],
+        ["window", "adam_window"],
+        ["default", "adam_default", "sgd_default", "adam_reservoir"],
+    ]
+    for family in families:
+        assert len({METHODS[method].style for method in family}) == 1
+    ours = METHODS["default"].style
+    others = [method.style for name, method in METHODS.items() if name not in families[-1]]
+    assert ours.dashes and all(style.light != ours.light and style.dashes != ours.dashes for style in others)
+
+
+def test_variants_of_a_method_have_its_colour_and_differ_in_dashes():
+    labels = ["Adam", "Adam, annealed", "Adam, TD(0.5), annealed", "CorrectedAdam (default)", "CorrectedAdam, annealed"]
+    look = styles([make_panel(*(Series(name, [0], [1]) for name in labels))])
+    assert [look[name].light for name in labels] == [METHODS["adam"].style.light] * 3 + [
+        METHODS["adam_default"].style.light
+    ] * 2
+    assert len({(look[name].light, look[name].dashes) for name in labels}) == 5
 
 
 def test_styles_for_many_lines():
@@ -221,7 +313,7 @@ def test_plot_shows_the_given_data():
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     solid, dashed = axes.lines[:2]
     np.testing.assert_array_equal(solid.get_ydata(), panel.series[0].y)
-    assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
+    assert not solid.is_dashed() and dashed.is_dashed()
     assert solid.get_color() == dashed.get_color() == METHODS["momentum"].style.light
 
 
@@ -237,7 +329,7 @@ def test_saved_plots_are_deterministic(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_labels_and_markers_of_methods(method):
     assert "\u0302" not in mathtext(METHODS[method].label)
-    assert METHODS[method].style.marker in SYMBOLS
+    assert METHODS[method].style.marker in MARKERS
 
 
 def test_method_label():
@@ -245,17 +337,189 @@ def test_method_label():
     assert label("full") == series_label(series) == METHODS["full"].label == "μ̂"
 
 
+# Axes
+
+
+@pytest.mark.parametrize(
+    "low, high",
+    [(0.38, 0.58), (0.03, 0.2), (0.0001, 0.03), (1, 64), (1e-5, 0.7), (0.01, 14406), (1e-14, 1e14), (177, 5e6)],
+)
+def test_log_axes_have_three_to_eight_ticks_that_do_not_overlap(low, high):
+    axis = make_axis("x", [low, high], is_log=True, room=40)
+    assert 3 <= len(axis.ticks) <= 8
+    places = [axis.position(tick.value) for tick in axis.ticks]
+    assert places == sorted(places) and 0 <= places[0] < places[-1] <= 1
+    widths = [len(tick.text) for tick in axis.ticks]
+    gaps = [40 * (b - a) for a, b in itertools.pairwise(places)]
+    assert all(gap > (a + b) / 2 for gap, a, b in zip(gaps, widths[:-1], widths[1:], strict=True))
+
+
+def test_ticks_below_two_decades_are_at_1_2_and_5():
+    assert [tick.text for tick in make_axis("y", [0.02, 1.0], is_log=True).ticks] == [
+        "0.02",
+        "0.05",
+        "0.1",
+        "0.2",
+        "0.5",
+        "1",
+    ]
+
+
+def test_momentum_is_drawn_as_one_minus_beta():
+    betas = [0.8, 0.9, 0.99, 0.999]
+    panel = Panel("title", MOMENTUM_LABEL, "error", [Series("a", betas, [1, 2, 3, 4])])
+    x, _ = panel_axes(panel, legend([panel]))
+    places = [x.position(beta) for beta in betas]
+    assert places == sorted(places)
+    assert places[2] - places[1] == pytest.approx(places[3] - places[2]), "decades of 1 - β have equal lengths"
+    assert [tick.text for tick in x.ticks] == ["0.9", "0.99", "0.999"]
+    axes = draw([panel], "").axes[0]
+    left, right = axes.get_xlim()
+    assert axes.get_xscale() == "log" and left > right
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [0.2, 0.1, 0.01, 0.001])
+    assert "0.99" in chart(panel, legend([panel])) and "log scale of 1 − β" in chart(panel, legend([panel]))
+
+
+@pytest.mark.parametrize("values", [[], [math.inf], [0.0, -1.0], [3.0, 3.0]])
+def test_axes_of_unusual_values(values):
+    axis = make_axis("y", values, is_log=True)
+    assert axis.low < axis.high and len(axis.ticks) >= 3
+
+
+# Charts of the page
+
+
+def coordinates(path: str) -> np.ndarray:
+    """Return the points of an SVG path with relative coordinates, ``[points, 2]``."""
+    return np.cumsum([[float(x), float(y)] for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", path)], axis=0)
+
+
+def curves(svg: str) -> list[tuple[int, str]]:
+    """Return the index of the legend entry and the path of each line, from the lowest to the topmost."""
+    return [
+        (int(i), d) for i, d in re.findall(r'<g class="series[^"]*" data-entry="(\d+)"[^>]*><path d="([^"]*)"', svg)
+    ]
+
+
 def test_chart_has_the_data_of_the_panel():
     panel = Summary.from_json(lab_samples.replay().to_json()).panels[1]
-    made = chart(panel, legend([panel]))
-    json.dumps(made, allow_nan=False)
-    lines = [trace for trace in made["data"] if trace["meta"]["part"] == "line"]
-    assert [trace["name"] for trace in lines] == ["μ", "μ*", "μ̂", "μ̂ diag", "μ̂ bounded"]
-    assert lines[0]["y"] == list(panel.series[0].y)
-    assert lines[2]["y"] == list(panel.series[2].y[:31])
-    assert lines[2]["customdata"][-1][1] == "∞"
-    assert [t["x"] for t in made["data"] if t["meta"]["part"] == "end"] == [[panel.series[2].x[30]]]
-    assert made["layout"]["yaxis"]["type"] == "log"
+    entries = legend([panel])
+    svg = chart(panel, entries)
+    x, y = panel_axes(panel, entries)
+    width, height = (float(v) for v in re.search(r'class="plot" .* width="([\d.]+)" height="([\d.]+)"', svg).groups())
+    paths = dict(curves(svg))
+    assert set(paths) == set(range(5))
+    for index, series in enumerate(panel.series):
+        line = finite_line(panel, series)
+        expected = [[x.position(a) * width, (1 - y.position(b)) * height] for a, b in zip(line.x, line.y, strict=True)]
+        np.testing.assert_allclose(coordinates(paths[index]), expected, atol=0.051)
+    assert len(coordinates(paths[2])) == 31 and svg.count('href="#m-end"') == 1
+    assert svg.count('class="band') == 5
+    assert "40 % diverged</text>" in svg
+
+
+def test_coordinates_have_one_decimal():
+    svg = chart(lab_samples.replay().panels[0], legend(lab_samples.replay().panels))
+    numbers = re.findall(r"\d+\.(\d+)", " ".join(re.findall(r' (?:d|x|y)="([^"]*)"', svg)))
+    assert len(numbers) > 100 and {len(decimals) for decimals in numbers} == {1}
+
+
+def test_full_correction_is_drawn_on_top_and_our_own_method_below():
+    panel = lab_samples.replay().panels[0]
+    entries = legend([panel])
+    order = [series.method for series in drawn_series(panel, entries)]
+    assert order[0] == "default" and order[-1] == "full"
+    assert [entries[index].label for index, _ in curves(chart(panel, entries))] == [
+        METHODS[method].label for method in order
+    ]
+    lines = draw([panel], "").axes[0].lines
+    assert lines[-1].get_color() == METHODS["full"].style.light and lines[0].get_linewidth() > lines[-1].get_linewidth()
+    assert [entry.label for entry in entries] == ["μ", "μ*", "μ̂", "μ̂ diag", "μ̂ bounded"], "the legend keeps the order"
+
+
+def test_constants_are_said_in_words():
+    flat = Series("adam", [0, 1, 2], [300.0] * 3, [150.0] * 3, [450.0] * 3, method="adam")
+    curve = Series("full", [0, 1, 2], [1.0, 2.0, 3.0], method="full")
+    lost = Series("diagonal", [0, 1, 2], [math.inf] * 3, method="diagonal", runs=9, diverged=9)
+    panel = make_panel(flat, curve, lost)
+    entries = legend([panel])
+    said = "Constant: Adam 300 (95 % CI 150 to 450). Not drawn, because too many runs diverged: μ̂ diag."
+    assert describe_undrawn(panel) == said
+    assert [index for index, _ in curves(chart(panel, entries))] == [1]
+    assert len(draw([panel], "").axes[0].lines) == 1
+    assert chart(make_panel(flat), legend([make_panel(flat)])) == ""
+    ordered = [replace(lab_samples.study(), panels=(panel,))]
+    assert said in html_report(claim_records([]), ordered) and said in markdown_report(claim_records([]), ordered)
+
+
+def test_a_single_point_is_drawn():
+    panel = make_panel(Series("a", [1.0], [2.0]))
+    assert 'href="#m-' in chart(panel, legend([panel])) and describe_undrawn(panel) == ""
+
+
+def test_divergences_are_written_at_the_ends_of_lines():
+    series = [Series(str(i), [0, 1], [1.0, 2.0], runs=200, diverged=i) for i in (1, 30, 200)]
+    svg = chart(make_panel(*series), legend([make_panel(*series)]))
+    found = re.findall(r'<text class="end[^>]* y="([\d.-]+)">([^<]*)<', svg)
+    assert sorted(text for _, text in found) == ["0.5 % diverged", "100 % diverged", "15 % diverged"]
+    heights = sorted(float(height) for height, _ in found)
+    assert min(b - a for a, b in itertools.pairwise(heights)) > 10, "labels do not overlap"
+    texts = [text.get_text() for text in draw([make_panel(*series)], "").axes[0].texts]
+    assert {"0.5 % diverged", "15 % diverged", "100 % diverged"} <= set(texts)
+
+
+# Main effects
+
+
+def test_forest_shows_the_first_ratio_of_each_reading():
+    rows = forest_rows(claim_records(lab_samples.summaries()))
+    assert [(row.claim, row.reading, row.quantity, row.value) for row in rows] == [
+        (3, "text", "full / momentum", 0.63),
+        (4, "text", "oracle / momentum", 0.996),
+        (4, "code", "oracle / momentum", 0.39),
+    ]
+    assert rows[0].interval == pytest.approx((0.567, 0.693))
+    assert rows[2].text == "0.39x (0.351x to 0.429x)"
+
+
+def test_forest_skips_other_effects_and_extra_verdicts():
+    other = Part("a", "holds", "b", effect=Effect("rank correlation", 0.5, is_ratio=False))
+    ratio = Part("a", "holds", "b", effect=Effect("a / b", 2.0))
+    own = lab_samples.cost()
+    rows = forest_rows(claim_records([replace(own, verdicts=(Verdict(25, "holds", "", (other, ratio)),))]))
+    assert [(row.quantity, row.interval) for row in rows] == [("a / b", None)]
+    assert (
+        forest_rows(claim_records([replace(own, verdicts=(Verdict(25, "holds", "", (ratio,), is_extra=True),))])) == []
+    )
+
+
+def test_forest_axis_is_logarithmic_and_clipped():
+    assert position(2) - position(1) == pytest.approx(position(1) - position(0.5), abs=0.11)
+    assert (position(0.0), position(0.001), position(1), position(50), position(math.inf)) == (0, 0, 50, 100, 100)
+
+
+def test_forest_values_on_the_page_and_in_the_plot(report_folder):
+    rows = forest_rows(claim_records(lab_samples.summaries()))
+    page = (report_folder / "report.html").read_text("utf-8")
+    drawn = re.findall(r'<li data-claim="(\d+)" data-reading="(\w+)">.*?class="value"[^>]* x="([\d.]+)%"', page, re.S)
+    assert [(int(claim), reading, float(at)) for claim, reading, at in drawn] == [
+        (row.claim, row.reading, position(row.value)) for row in rows
+    ]
+    axes = draw_forest(rows).axes[0]
+    points = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
+    assert points == [row.value for row in rows] and axes.get_xscale() == "log"
+
+
+def test_forest_marks_what_lies_beyond_the_axis():
+    own = lab_samples.cost()
+    part = Part("a", "holds", "b", effect=Effect("a / b", 17.9, (1.88, 74.5)))
+    records = claim_records([replace(own, verdicts=(Verdict(25, "holds", "", (part,)),))])
+    page = html_report(records, [])
+    row = re.search(r"<li data-claim.*?</li>", page, re.S)[0]
+    assert "#forest-right" in row and "#forest-left" not in row and 'class="value"' not in row
+    assert "17.9x (1.88x to 74.5x)" in row
+    markers = [line.get_marker() for line in draw_forest(forest_rows(records)).axes[0].lines]
+    assert ">" in markers and "o" not in markers
 
 
 def test_panel_table_keeps_both_ends():
@@ -271,7 +535,7 @@ def test_panel_table_keeps_both_ends():
 
 def test_all_files_are_written(report_folder):
     files = {str(path.relative_to(report_folder)) for path in report_folder.rglob("*") if path.is_file()}
-    drawn = {f"figures/{name}.{kind}" for name in ("fig3", "fig4", "fig19") for kind in ("pdf", "svg", "png")}
+    drawn = {f"figures/{name}.{kind}" for name in ("fig3", "fig4", "fig19", "forest") for kind in ("pdf", "svg", "png")}
     kept = {f"summaries/{name}.json" for name in ("fig3", "fig4", "fig19", "claim25")}
     assert files == drawn | kept | {"claims.json", "REPORT.md", "report.html"}
 
@@ -279,9 +543,17 @@ def test_all_files_are_written(report_folder):
 def test_claims_json(report_folder):
     records = json.loads((report_folder / "claims.json").read_text("utf-8"), parse_constant=reject_constant)
     assert len(records) == 25
-    asked = {"claim", "figure", "verdict", "effect", "interval", "p", "runs", "diverged", "scale", "command", "note"}
-    assert all(asked <= set(record) and record["verdict"] in OUTCOMES for record in records)
-    assert records[2]["effect"] == -0.37 and records[2]["command"] == "unstale-lab reproduce fig3 --scale paper"
+    asked = {"number", "where", "subject", "statement", "answers", "verdicts"}
+    assert all(asked == set(record) for record in records)
+    assert all(found["answer"] in ANSWERS for record in records for found in record["answers"].values())
+    (verdict,) = records[2]["verdicts"]
+    assert verdict["command"] == "unstale-lab reproduce fig3 --scale paper" and verdict["section"] == "fig3"
+    assert verdict["parts"][0]["effect"] == {
+        "quantity": "full / momentum",
+        "value": 0.63,
+        "interval": [0.567, 0.693],
+        "is_ratio": True,
+    }
 
 
 def test_report_from_files_is_identical(report_folder):
@@ -298,10 +570,31 @@ def test_markdown_has_every_claim_and_valid_links(report_folder):
         assert (report_folder / target).exists(), target
     for anchor in re.findall(r"\]\(#([^)]+)\)", text):
         assert f"\n### {anchor}\n" in text
-    assert "Reduced: Half the seeds." in text
+    assert "Reduced: Half the seeds.\n\nSettings at full scale: Mountain Car" in text
     assert r"\<overlap> & cross" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {11}
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8, 11}  # claims and comparisons
+
+
+def test_markdown_opens_with_the_answer(report_folder):
+    lines = [line for line in (report_folder / "REPORT.md").read_text("utf-8").splitlines() if line]
+    assert lines[1].startswith("Of the paper's 25 claims, as the text has it, 1 holds")
+    assert lines[2] == "| # | claim | in the paper | as the text has it | as the authors ran it | why | figures |"
+    both = next(line for line in lines if line.startswith("| 4 |"))
+    assert "| ✗ does not hold | ✓ holds | As the text has it: The methods do not separate" in both
+    assert "As the authors ran it: μ\\* has 0.39x the error of μ. | [fig4](#fig4) |" in both
+    none = next(line for line in lines if line.startswith("| 1 |"))
+    assert none.endswith("| – not run | – | Nothing was measured. | – |")
+    one = next(line for line in lines if line.startswith("| 3 |"))
+    assert "| section 3.2, figure 3 | ◐ holds in part | the same | μ̂ has 0.63x" in one
+    assert "![Main ratio of each claim with its interval](figures/forest.png)" in lines
+
+
+def test_markdown_lists_the_parts_of_a_verdict(report_folder):
+    text = (report_folder / "REPORT.md").read_text("utf-8")
+    assert "- ✓ holds: μ̂ differs from μ: 0.63x; paired p \\< 0.001 (Holm), Welch p = 0.012\n" in text
+    assert "| μ̂ / μ | 0.63x [0.567x, 0.693x] | 0.91 | 0.038 | 0.06 | \\< 0.001 |" in text
+    assert "**Claim 4 (as the authors ran it): ✓ holds.**" in text
 
 
 def test_html_escapes_text(report_folder):
@@ -313,13 +606,80 @@ def test_html_escapes_text(report_folder):
 
 def test_html_links_are_valid(report_folder):
     text = (report_folder / "report.html").read_text("utf-8")
-    text = text[: text.index('<script type="application/json"')]
     names = re.findall(r' id="([^"]+)"', text)
     assert len(names) == len(set(names))
     links = re.findall(r'(?:href|src)="([^"]*)"', text)
     assert {link[1:] for link in links if link.startswith("#")} <= set(names)
     files = [link for link in links if not link.startswith(("#", "data:"))]
     assert files and all((report_folder / link).exists() for link in files)
+
+
+def claim_html(page: str, number: int) -> str:
+    return re.search(rf'<tbody role="rowgroup" id="claim-{number}".*?(?=<tbody role|</section>)', page, re.S)[0]
+
+
+def test_html_has_one_answer_per_reading(report_folder):
+    page = (report_folder / "report.html").read_text("utf-8")
+    one, two, none = (claim_html(page, number) for number in (3, 4, 1))
+    outside = one[: one.index("<details>")]
+    assert re.findall(r'class="badge" data-answer="([^"]+)"', outside) == ["holds in part"]
+    assert "as the text has it" not in outside and "μ̂ has 0.63x the error of μ at α ≤ 0.1" in outside
+    outside = two[: two.index("<details>")]
+    assert re.findall(r'class="badge" data-answer="([^"]+)"', outside) == ["does not hold", "holds"]
+    assert outside.index("as the text has it") < outside.index("as the authors ran it")
+    assert "section 3.1, figure 1" in none and 'data-answer="not run"' in none and "<details>" not in none
+
+
+def test_html_unfolds_parts_and_comparisons(report_folder):
+    details = claim_html((report_folder / "report.html").read_text("utf-8"), 3).split("<details>")[1]
+    assert re.findall(r"</span> <b>([^<]+)</b>: ([^<;]+);", details) == [
+        ("μ̂ differs from μ", "0.63x"),
+        ("μ* differs from μ̂", "0.88x"),
+        ("μ̂ diag differs from μ̂", "infx"),
+    ]
+    assert '<th scope="col">ratio a / b [95 % CI]</th>' in details
+    assert '<td>0.63x <span class="faint">[0.567x, 0.693x]</span></td>' in details
+    assert "At α = 0.5, 72 of 180 runs of μ̂ diverged." in details and 'href="#fig3"' in details
+
+
+def test_a_comparison_of_two_parts_is_listed_once():
+    part = lab_samples.part("μ̂ differs from μ", "holds", "full", "momentum", 0.63)
+    parts = (part, replace(part, statement="μ̂ is close to μ", answer="does not hold"))
+    own = Summary.from_json(replace(lab_samples.cost(), verdicts=(Verdict(25, "holds", "", parts),)).to_json())
+    assert html_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
+    assert markdown_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
+
+
+def test_other_effects_say_what_they_are(tmp_path):
+    part = Part("close to 1", "holds", "high", effect=Effect("cosine", 0.95, (0.9, 1.0), is_ratio=False))
+    own = replace(lab_samples.cost(), verdicts=(Verdict(25, "holds", "", (part,)),))
+    assert "cosine: 0.95 (95 % CI 0.9 to 1)" in html_report(claim_records([own]), [own])
+
+
+def test_html_says_where_a_figure_was_reduced_first(report_folder):
+    page = (report_folder / "report.html").read_text("utf-8")
+    reduced, full = (re.search(rf'<section id="{name}".*?</section>', page, re.S)[0] for name in ("fig4", "fig3"))
+    assert reduced.index("Half the seeds.") < reduced.index("<dt>Settings at full scale</dt>")
+    assert "<dt>Settings</dt>" in full and "full scale" not in full
+
+
+def test_no_other_words_for_verdicts(report_folder):
+    for name in ("report.html", "REPORT.md"):
+        assert "inconclusive" not in (report_folder / name).read_text("utf-8")
+
+
+def test_size_of_a_whole_report():
+    """29 figures with as many lines as those of the paper: about 400, of which most have 51 points."""
+    replayed, rates = lab_samples.replay(), lab_samples.learning_rate()
+    verdicts = [replace(replayed.verdicts[0], claim=number) for number in range(1, 26)]
+    names = [f"fig{number}" for number in range(1, 20)] + [f"claim{number}" for number in range(20, 30)]
+    whole = [
+        replace(replayed, name=name, panels=(*replayed.panels, *rates.panels), verdicts=(verdicts[i % 25],) * 2)
+        for i, name in enumerate(names)
+    ]
+    assert sum(len(panel.series) for summary in whole for panel in summary.panels) == 377
+    size = len(html_report(claim_records(whole), whole).encode())
+    assert 500_000 < size < 1_500_000
 
 
 def test_report_without_summaries(tmp_path):
@@ -346,7 +706,10 @@ def test_small_runs_say_what_was_measured_instead_of_verdicts(tmp_path, scale, i
 def test_small_runs_follow_the_tally_of_others():
     small = replace(lab_samples.replay(), scale="quick", measured=["Momentum ended at 0.03."])
     tally, measured, note = answer([small, lab_samples.online()]).split("\n")
-    assert tally.startswith("Of the paper's 25 claims, 1 is measured here: ") and measured == "Momentum ended at 0.03."
+    assert (
+        tally.startswith("Of the paper's 25 claims, as the text has it, 1 does not hold and 24")
+        and measured == "Momentum ended at 0.03."
+    )
     assert "results/REPORT.md" in note
 
 

@@ -43,6 +43,7 @@ OTHER_STYLES = (
     ORACLE,
 )
 OWN_OPTIMIZERS = ("CorrectedAdam", "CorrectedSGD")
+TICK_CHARACTERS = 40  # how many characters of tick labels fit along a horizontal axis
 DIVERGENCE_LABEL = "share of diverged runs"  # of an axis
 
 
@@ -101,7 +102,7 @@ class LegendEntry:
     @property
     def width(self) -> float:
         """Width of the line in points. Lines below others are wider, so that they stay visible."""
-        return 3.0 if self.style.layer < 1 else 1.6
+        return 2.6 if self.style.layer < 1 else 1.6
 
 
 def legend(panels: Sequence[Panel]) -> list[LegendEntry]:
@@ -193,7 +194,7 @@ def _finite(series: Series) -> list[float]:
 def panel_axes(panel: Panel, entries: Sequence[LegendEntry]) -> tuple[Axis, Axis]:
     """Return the axes on which all drawn lines and bands fit."""
     lines = [finite_line(panel, series) for series in drawn_series(panel, entries)]
-    x = make_axis(panel.x_label, [value for line in lines for value in line.x], panel.log_x)
+    x = make_axis(panel.x_label, [value for line in lines for value in line.x], panel.log_x, TICK_CHARACTERS)
     y = [value for line in lines for value in (*line.y, *line.low, *line.high)]
     return x, make_axis(panel.y_label, y, panel.log_y)
 

@@ -13,8 +13,8 @@ from ..claims.verdict import READINGS, Answer, Reading
 LOW, HIGH = 0.1, 10.0  # ends of the axis; what lies beyond is clipped, and marked with an arrow
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 CAPTION = (
-    "The main ratio that each claim is about, with its 95 % confidence interval. At 1 the two are equal; left of it the "
-    "first one is smaller. An arrow: beyond the axis."
+    "The main ratio that each claim is about, with its 95 % confidence interval. At 1 the two are equal; left of it, "
+    "the first one is smaller. An arrow: beyond the axis."
 )
 
 
@@ -32,8 +32,9 @@ class ForestRow:
 
     @property
     def text(self) -> str:
-        """The ratio with its interval."""
-        return format_effect(self.quantity, self.value, self.interval, is_ratio=True)
+        """The ratio with its interval, short."""
+        value, *ends = (f"{format_number(x)}x" for x in (self.value, *(self.interval or ())))
+        return f"{value} ({' to '.join(ends)})" if ends else value
 
     @property
     def is_clipped_left(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,7 +33,7 @@ def draw_forest(rows: Sequence[ForestRow]) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("ratio, 95 % CI", fontsize=8.5, color=TEXT_COLOUR)
-    axes.tick_params(colors=TEXT_COLOUR, labelsize=7.5, length=0)
+    axes.tick_params(colors=TEXT_COLOUR, labelsize=7.5, length=0, pad=7)
     axes.grid(axis="x", color=GRID_COLOUR, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -48,13 +49,13 @@ def _draw_row(axes: Axes, row: ForestRow, height: int) -> None:
         axes.plot([row.value], [height], **_marker(row.reading), zorder=3)
     for is_clipped, end, arrow in ((row.is_clipped_left, LOW, "<"), (row.is_clipped_right, HIGH, ">")):
         if is_clipped:
-            axes.plot([end], [height], marker=arrow, markersize=6, color=COLOUR, clip_on=False)
+            axes.plot([end], [height], **{**_marker(row.reading), "marker": arrow}, clip_on=False)
     axes.annotate(
-        row.text, (1.02, height), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, color=TEXT_COLOUR
+        row.text, (1.04, height), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, color=TEXT_COLOUR
     )
 
 
-def _marker(reading: Reading) -> dict[str, object]:
+def _marker(reading: Reading) -> dict[str, Any]:
     face = COLOUR if reading == "text" else "white"
     return {
         "marker": MARKERS[reading],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..claims.judging import EQUIVALENCE_MARGIN, MAX_DIVERGENCE_GAP, MIN_SEEDS
+from ..claims.judging import EQUIVALENCE_MARGIN, MIN_SEEDS
 
 TITLE = "Correcting Momentum in Temporal Difference Learning: a reproduction"
 GLOSSARY: dict[str, str] = {
@@ -32,8 +32,7 @@ GLOSSARY: dict[str, str] = {
     "Equivalence": f"“is as good as” holds if the interval of the ratio lies within a factor of {EQUIVALENCE_MARGIN:g} "
     "of 1, even if the small difference is significant.",
     "Diverged": "a run whose error exceeded all bounds. Errors and stability are judged apart: learning rates at which "
-    f"one method diverges more often than the other, by more than {100 * MAX_DIVERGENCE_GAP:g} % of the runs, are left "
-    "out of the comparison of errors, and reported. At the other learning rates, a diverged run counts as the largest "
+    "a method diverges in more than a quarter of its runs are left out of the comparison of errors, and reported. At the other learning rates, a diverged run counts as the largest "
     "error of the verdict. A cross marks where a line ends because too many runs diverged.",
     "IQM": "interquartile mean, the mean of the middle half of the runs; infinite if more than a quarter diverged.",
     "P(a better)": "the share of pairs in which a has the lower final error.",

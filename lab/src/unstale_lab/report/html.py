@@ -16,7 +16,7 @@ from .drawing import LegendEntry, describe_undrawn, legend, panel_note
 from .glossary import GLOSSARY, TITLE
 from .overview import ANSWER_SIGNS, describe_answer, describe_cost, describe_provenance
 from .svg_charts import MARKERS, chart, colour_rules, dash_array, marker_id, style_class
-from .tables import panel_table
+from .tables import distinct_comparisons, panel_table
 from .tally import answer_rows, claims_by_answer
 
 HERE = Path(__file__).parent
@@ -37,6 +37,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         "cost": describe_cost,
         "method": label,
         "dashes": dash_array,
+        "comparisons": distinct_comparisons,
         "marker": marker_id,
         "colour": style_class,
     }

@@ -97,7 +97,7 @@ def _verdict(verdict: Verdict) -> Iterable[str]:
     title = f"Claim {verdict.claim} ({_escaped(scope)})" if scope else f"Claim {verdict.claim}"
     yield f"**{title}: {ANSWER_SIGNS[verdict.answer]} {verdict.answer}.** {_escaped(verdict.why)}"
     yield "\n".join(f"- {_escaped(_part(part))}" for part in verdict.parts)
-    compared = [part.comparison for part in verdict.parts if part.comparison]
+    compared = list(dict.fromkeys(part.comparison for part in verdict.parts if part.comparison))
     yield _comparisons(compared) if compared else ""
     yield _escaped(verdict.notes)
 

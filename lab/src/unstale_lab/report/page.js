@@ -36,7 +36,7 @@ all(".legend button").forEach((button) => {
 const power = (exponent) => Number(`1e${exponent}`);
 
 function linearTicks(low, high) {
-  const exponent = Math.floor(Math.log10((high - low) / 7));
+  const exponent = Math.floor(Math.log10((high - low) / 6));
   for (const step of [exponent, exponent + 1].flatMap((e) => [1, 2, 2.5, 5].map((f) => f * power(e)))) {
     const first = Math.ceil(low / step - 1e-9), count = Math.floor(high / step + 1e-9) - first + 1;
     if (count >= 3 && count < 7) return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(10)));
@@ -52,7 +52,7 @@ function logTicks(low, high) {
       if (n % stride === 0) found.push(...digits.map((digit) => Number(`${digit}e${n}`)));
     }
     const inside = found.filter((value) => value >= low && value <= high * (1 + 1e-9));
-    if (inside.length <= 7) return inside.length >= 3 ? inside : linearTicks(low, high);
+    if (inside.length <= 8) return inside.length >= 3 ? inside : linearTicks(low, high);
   }
   return linearTicks(low, high);
 }
@@ -85,7 +85,14 @@ function scale([low, high, isLog, isComplement]) {
 
 /* Charts: tooltip and zoom. */
 
-const NUMBERS = /(-?[\d.]+),(-?[\d.]+)/g;
+/* The points of a path, whose coordinates are relative to the point before. */
+function pathPoints(path) {
+  const points = [];
+  let [x, y] = [0, 0];
+  for (const [, dx, dy] of path.getAttribute("d").matchAll(/(-?[\d.]+),(-?[\d.]+)/g)) points.push([x += Number(dx), y += Number(dy)]);
+  return points;
+}
+
 const tooltip = document.getElementById("tooltip");
 const svgElement = (name, attributes) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -104,7 +111,7 @@ class Chart {
     this.x = scale(data.x);
     this.y = scale(data.y);
     this.at = data.at;
-    this.paths = all("path", this.plot).map((path) => [path, path.getAttribute("d")]);
+    this.paths = all("path", this.plot).map((path) => [path, pathPoints(path), path.getAttribute("d")]);
     this.points = all("use, text", this.plot).map((point) => [point, Number(point.getAttribute("x")), Number(point.getAttribute("y"))]);
     this.originalTicks = this.ticks.innerHTML;
     this.view = [0, 0, this.width, this.height];
@@ -132,8 +139,9 @@ class Chart {
     const [left, top, width, height] = view;
     const [byX, byY] = [this.width / width, this.height / height];
     const moveX = (x) => round((x - left) * byX), moveY = (y) => round((y - top) * byY);
-    for (const [path, original] of this.paths) {
-      path.setAttribute("d", original.replace(NUMBERS, (_, x, y) => `${moveX(Number(x))},${moveY(Number(y))}`));
+    for (const [path, points, original] of this.paths) {
+      const moved = `M${points.map(([x, y]) => `${moveX(x)},${moveY(y)}`).join(" ")}${original.endsWith("Z") ? "Z" : ""}`;
+      path.setAttribute("d", this.isZoomed ? moved : original);
     }
     for (const [point, x, y] of this.points) {
       point.setAttribute("x", moveX(x));
@@ -149,6 +157,7 @@ class Chart {
     const [left, top, width, height] = this.view;
     const bottom = this.top + this.height, right = this.left + this.width;
     const grid = [], texts = [];
+    let labelled = -Infinity;
     const text = (name, x, y, content) => {
       const element = svgElement("text", { class: name, x: round(x), y: round(y) });
       element.textContent = content;
@@ -157,7 +166,10 @@ class Chart {
     for (const tick of this.x.ticks(left / this.width, (left + width) / this.width)) {
       const at = round(this.left + (tick.share * this.width - left) * this.width / width);
       grid.push(`M${at},${this.top}V${bottom}`);
-      text("tick-x", at, bottom + 13, tick.text);
+      const space = 3.5 * (tick.text.length + 1);
+      if (Math.abs(at - labelled) < 2 * space) continue; // labels would overlap
+      labelled = at;
+      text("tick-x", at, bottom + 14, tick.text);
     }
     for (const tick of this.y.ticks(1 - (top + height) / this.height, 1 - top / this.height)) {
       const at = round(this.top + ((1 - tick.share) * this.height - top) * this.height / height);
@@ -208,12 +220,12 @@ class Chart {
     const legend = this.svg.closest("section").querySelector(".legend");
     const lines = [];
     for (const series of all(".series:not(.off)", this.plot)) {
-      const path = this.paths.find(([own]) => own.parentElement === series)[1];
-      const index = [...path.matchAll(NUMBERS)].findIndex(([, at]) => Math.abs(at - places[nearest]) < 0.2);
+      const points = this.paths.find(([own]) => own.parentElement === series)[1];
+      const index = points.findIndex(([at]) => Math.abs(at - places[nearest]) < 0.2);
       if (index < 0) continue;
       const line = document.createElement("span");
       const entry = legend.querySelector(`[data-entry="${series.dataset.entry}"]`);
-      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.textContent.trim().split("\n")[0]} ${series.dataset.values.split(" ")[index]}`);
+      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.querySelector(".label").textContent} ${series.dataset.values.split(" ")[index]}`);
       lines.push(line);
     }
     const heading = document.createElement("b");

@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ..analysis.panels import Panel
@@ -34,6 +35,7 @@ TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
 MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
 MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
 END_LABEL_HEIGHT = 0.055  # share of the height of the axes
+HALO = withStroke(linewidth=2, foreground="white")
 NOTE_WIDTH = 46  # characters per line
 # Without dates: the same data give the same bytes.
 METADATA: dict[str, dict[str, str | None]] = {
@@ -61,7 +63,9 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
         handles = [_handle(entry) for entry in entries]
         longest = max(len(entry.label + entry.note) for entry in entries)
         across = max(1, min(len(entries), int(width / (0.5 + 0.06 * longest))))
-        figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8, handlelength=3
+        )
     return figure
 
 
@@ -133,7 +137,17 @@ def _write_end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]])
     for height, at, text, colour in sorted(ends, reverse=True):
         below = min(height + 0.02, below - END_LABEL_HEIGHT)
         side = "right" if at > 0.5 else "left"
-        axes.text(at, below, text, transform=axes.transAxes, ha=side, va="bottom", fontsize=6.5, color=colour)
+        axes.text(
+            at,
+            below,
+            text,
+            transform=axes.transAxes,
+            ha=side,
+            va="bottom",
+            fontsize=6.5,
+            color=colour,
+            path_effects=[HALO],
+        )
 
 
 def _style_axes(axes: Axes, x: Axis, y: Axis) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from ..analysis.formatting import format_number
 from ..analysis.panels import Panel, Series
@@ -24,9 +25,9 @@ from .drawing import (
 from .tables import describe_panel
 
 WIDTH, HEIGHT = 360, 240
-TOP, RIGHT, BOTTOM = 8, 10, 36
-CHARACTER = 5.9  # width of a character of a tick label
-LINE_HEIGHT = 11  # of the labels at the ends of lines
+TOP, RIGHT, BOTTOM = 8, 12, 38
+CHARACTER = 6.4  # width of a character of a tick label
+LINE_HEIGHT = 12  # of the labels at the ends of lines
 MAX_POINTS_ALL_MARKED = 24  # lines with more points have markers at a few of them
 MARKED_POINTS = 6
 # Shapes around (0, 0), by matplotlib marker.
@@ -68,6 +69,9 @@ def dash_array(entry: LegendEntry) -> str:
     return " ".join(f"{length:g}" for length in entry.dashes)
 
 
+Point = tuple[int, int]  # in tenths of a unit: coordinates have one decimal
+
+
 @dataclass(frozen=True)
 class Frame:
     """The area inside the axes: its place in the chart, and the scales."""
@@ -84,9 +88,9 @@ class Frame:
     def height(self) -> float:
         return HEIGHT - TOP - BOTTOM
 
-    def point(self, x: float, y: float) -> str:
-        """Return the coordinates of a point of the data, within the frame."""
-        return f"{_short(self.x.position(x) * self.width)},{_short(self.height_of(y))}"
+    def point(self, x: float, y: float) -> Point:
+        """Return the place of a point of the data, within the frame."""
+        return round(10 * self.x.position(x) * self.width), round(10 * self.height_of(y))
 
     def height_of(self, y: float) -> float:
         """Return the vertical coordinate; what lies far outside is moved closer."""
@@ -99,7 +103,7 @@ def chart(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     if not lines:
         return ""
     x, y = panel_axes(panel, entries)
-    frame = Frame(x, y, round(20 + CHARACTER * max(len(tick.text) for tick in y.ticks), 1))
+    frame = Frame(x, y, round(22 + CHARACTER * max(len(tick.text) for tick in y.ticks), 1))
     drawn = [(series, finite_line(panel, series), entry_index(series, entries)) for series in lines]
     # Bands first, so that no band covers a line.
     bands = [_band(frame, line, index, entries[index]) for _, line, index in drawn if len(line.band_x) > 1]
@@ -125,12 +129,12 @@ def _ticks(frame: Frame) -> str:
     for tick in frame.x.ticks:
         at = _short(frame.left + frame.x.position(tick.value) * frame.width)
         grid.append(f"M{at},{TOP}V{bottom}")
-        texts.append(f'<text class="tick-x" x="{at}" y="{bottom + 13}">{escape(tick.text)}</text>')
+        texts.append(f'<text class="tick-x" x="{at}" y="{bottom + 14}">{escape(tick.text)}</text>')
     for tick in frame.y.ticks:
-        at = TOP + (1 - frame.y.position(tick.value)) * frame.height
-        grid.append(f"M{_short(frame.left)},{_short(at)}H{right}")
-        label = f'x="{_short(frame.left - 4)}" y="{_short(at + 3.5)}"'
-        texts.append(f'<text class="tick-y" {label}>{escape(tick.text)}</text>')
+        height = TOP + (1 - frame.y.position(tick.value)) * frame.height
+        grid.append(f"M{_short(frame.left)},{_short(height)}H{right}")
+        place = f'x="{_short(frame.left - 4)}" y="{_short(height + 3.5)}"'
+        texts.append(f'<text class="tick-y" {place}>{escape(tick.text)}</text>')
     edges = f"M{_short(frame.left)},{TOP}V{bottom}H{right}"
     return (
         f'<g class="ticks"><path class="grid" d="{"".join(grid)}"/>{"".join(texts)}</g><path class="edge" d="{edges}"/>'
@@ -148,8 +152,8 @@ def _titles(frame: Frame) -> str:
 def _band(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     upper = [frame.point(x, y) for x, y in zip(line.band_x, line.high, strict=True)]
     lower = [frame.point(x, y) for x, y in zip(line.band_x, line.low, strict=True)]
-    path = " ".join(upper + lower[::-1])
-    return f'<path class="band {style_class(entry.style)}" data-entry="{index}" d="M{path}Z"/>'
+    path = _path(upper + lower[::-1])
+    return f'<path class="band {style_class(entry.style)}" data-entry="{index}" d="{path}Z"/>'
 
 
 def _curve(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
@@ -164,13 +168,23 @@ def _curve(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     values = " ".join(format_number(y) for y in line.y)
     return (
         f'<g class="series {style_class(entry.style)}{hollow}" data-entry="{index}" data-values="{values}">'
-        f'<path d="M{" ".join(points)}" stroke-width="{entry.width:g}"{dashes}/>{marks}{cross}</g>'
+        f'<path d="{_path(points)}" stroke-width="{entry.width:g}"{dashes}/>{marks}{cross}</g>'
     )
 
 
-def _use(name: str, point: str) -> str:
-    x, y = point.split(",")
-    return f'<use href="#{name}" x="{x}" y="{y}"/>'
+def _path(points: Sequence[Point]) -> str:
+    """Return a path through all points, each relative to the one before, which is shorter.
+
+    >>> _path([(100, 205), (150, 200), (200, 200)])
+    'M10,20.5l5,-0.5 5,0'
+    """
+    steps = [f"{_short((b[0] - a[0]) / 10)},{_short((b[1] - a[1]) / 10)}" for a, b in pairwise(points)]
+    start = f"M{_short(points[0][0] / 10)},{_short(points[0][1] / 10)}"
+    return f"{start}l{' '.join(steps)}" if steps else start
+
+
+def _use(name: str, point: Point) -> str:
+    return f'<use href="#{name}" x="{_short(point[0] / 10)}" y="{_short(point[1] / 10)}"/>'
 
 
 def _end_labels(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..analysis.formatting import format_number
 from ..analysis.panels import Panel
@@ -35,6 +36,12 @@ def panel_table(panel: Panel) -> Table:
         rows=[[format_number(x), *(format_number(column.get(x)) for column in columns)] for x in kept],
         thinned=len(points) > MAX_ROWS,
     )
+
+
+def distinct_comparisons(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the comparisons of parts of a verdict, each once: several parts may rest on one comparison."""
+    found = [part["comparison"] for part in parts if part["comparison"]]
+    return [comparison for i, comparison in enumerate(found) if comparison not in found[:i]]
 
 
 def describe_panel(panel: Panel) -> str:

@@ -12,6 +12,7 @@ from ..claims.verdict import ANSWERS, READINGS, Answer, Reading
 from ..summary import Summary, in_order
 
 Record = dict[str, Any]
+NOT_MEASURED = "Nothing was measured."
 
 
 def claim_records(summaries: Iterable[Summary]) -> list[Record]:
@@ -72,6 +73,8 @@ def answer_rows(record: Mapping[str, Any]) -> list[AnswerRow]:
     answers = record["answers"]
     readings: Sequence[Reading] = READINGS if answers["code"]["is_own"] else ("text",)
     return [
-        AnswerRow(reading if len(readings) > 1 else None, answers[reading]["answer"], answers[reading]["why"])
+        AnswerRow(
+            reading if len(readings) > 1 else None, answers[reading]["answer"], answers[reading]["why"] or NOT_MEASURED
+        )
         for reading in readings
     ]
