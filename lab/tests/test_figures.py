@@ -223,7 +223,7 @@ def test_methods_share_settings_and_seeds(name, scale):
         ("claim20", {"method": "second_order"}, 40),
         ("claim21", {"method": "full"}, 2 * 5 * 2 * 10),
         ("claim22", {"method": "adam_dense", "network": "small_atari", "steps": 500_000}, 20),
-        ("claim23", {"batch": 64, "n_step": 5}, 2 * 5),
+        ("claim23", {"batch": 64, "n_step": 5}, 3 * 5),
         ("claim24", {"precision": "float64"}, 12),
         ("claim25", {}, 9),
     ],
@@ -347,7 +347,7 @@ def test_tabulate_requires_paired_lines():
 
 
 @pytest.mark.parametrize(
-    "name, count", [("fig14", 7), ("fig16", 2), ("claim21", 7), ("fig10", 2), ("fig6", 2), ("fig3", 6)]
+    "name, count", [("fig3", 6), ("fig6", 3), ("fig10", 3), ("fig14", 7), ("fig16", 2), ("claim21", 10)]
 )
 def test_figures_apply_holm_over_all_comparisons(name, count, monkeypatch):
     """The last Holm correction covers all comparisons of the verdict."""
@@ -416,7 +416,7 @@ def layers(run: Run) -> float:
     """The bottom layers count; the others matter a little."""
     bottom = next(k for k in range(7) if k not in run.corrected_layers)
     corrected = 6 if run.method == "full" else bottom
-    return 0.1 * 0.8**corrected * (0.95 if "diag" in run.method else 1)
+    return 0.1 * 0.5**corrected * (0.95 if "diag" in run.method else 1)
 
 
 def batches(run: Run) -> float:
@@ -476,14 +476,14 @@ PLANTED = {
     "fig3, nothing differs": (flat, {}, ["does not hold"] * BOTH),
     "fig3, the other way round": (lambda run: 0.01 / floor(run), {}, ["holds"] * BOTH),
     "fig3, one diverges": (diverges_at_large_alpha, {}, ["holds"] * BOTH),
-    "fig4": (online, {}, ["holds in part", "holds"]),  # where nothing is learned, μ* is as good as μ̂
+    "fig4": (online, {}, ["does not hold", "holds"]),
     "fig5": (floor, {"drift": lambda run: 0.001 if run.rbf_grid else 0.1}, ["holds"] * BOTH),
     "fig5, RBFs drift no less": (
         floor,
         {"drift": lambda run: 0.02 if run.rbf_grid else 0.01},
         ["does not hold"] * BOTH,
     ),
-    "fig6": (gap, {}, ["holds"] * BOTH),
+    "fig6": (gap, {"drift": lambda run: run.rbf_width}, ["holds"] * BOTH),
     "fig6, no gap": (flat, {}, ["does not hold"] * BOTH),
     "fig7": (gap, {"drift": lambda run: run.rbf_width**4}, ["holds"] * BOTH),
     "fig7, the other way round": (gap, {"drift": lambda run: run.rbf_width**-4}, ["does not hold"] * BOTH),
@@ -494,7 +494,7 @@ PLANTED = {
     "fig9, hidden by chance": (
         corrected_adam,
         {"sampling": noisy_returns},
-        ["does not hold", "holds", "holds", "holds"],
+        ["undecided", "holds", "holds", "holds"],
     ),
     "fig9, Adam is only tuned badly": (mistuned_adam, {}, ["holds"] * 4),
     "fig9_tuned": (corrected_adam, {}, ["holds"] * 3),
@@ -509,7 +509,7 @@ PLANTED = {
     "fig12": (flat, {}, ["holds"] * BOTH),
     "fig12, methods differ": (lambda run: 0.2 * FLOORS[run.method] ** 2, {}, ["does not hold"] * BOTH),
     "fig13": (layers, {}, ["holds"] * 2 * BOTH),
-    "fig13, layers do not matter": (flat, {}, ["holds in part"] * 2 * BOTH),  # both ends are no better then
+    "fig13, layers do not matter": (flat, {}, ["does not hold"] * 2 * BOTH),
     "fig14": (lambda run: floor(run) * (1 if run.n_step > 1 else 5), {}, ["holds"] * BOTH),
     "fig14, one step is enough": (floor, {}, ["holds in part"] * BOTH),
     "fig14, the other way round": (
@@ -602,7 +602,7 @@ def test_fig3_judges_divergences_apart():
     full = text.parts[0]
     assert (full.statement, full.answer) == ("μ̂ differs from μ", "holds")
     assert full.comparison.pairs == 360 and full.effect.value == pytest.approx(0.04 / 0.06, abs=0.02)
-    assert "at α ≤ 0.1; μ̂ diverges in 180 of 180 runs at α = 0.5, the other in 0" in full.found
+    assert "at α ≤ 0.1; μ̂ diverges at α = 0.5, in 180 of 180 runs" in full.found
     assert Counter(part.comparison.pairs for part in text.parts) == {360: 3, 540: 3}
     assert "α = 0.5: μ* 0.0" in text.notes and "μ̂ ∞" in text.notes
     assert "On the training distribution: μ 0.0" in text.notes
@@ -646,6 +646,53 @@ def test_fig11_describes_the_best_momentum():
     text, _ = find("fig11").judge(records("fig11", error))
     assert "at β = 0.95; " in text.why and "μ̂ diverges" in text.why
     assert "μ̂: more than a quarter of the runs diverged at every value." in text.notes
+
+
+def test_fig18_does_not_count_early_divergence_as_convergence():
+    """All runs of μ̂ at the largest learning rate diverge before a tenth of the steps."""
+    own = records("fig18", lambda run: inf if run.method == "full" and run.alpha == 0.5 else 0.005, "paper")
+    own = [
+        replace(r, curves={name: np.where(r.at > 0, inf, curve) for name, curve in r.curves.items()})
+        if r.diverged_at is not None
+        else r
+        for r in own
+        if r.run.convention == "text"
+    ]
+    [verdict] = find("fig18").judge(own)
+    by_statement = {part.statement: part for part in verdict.parts}
+    assert by_statement["the error of μ̂ goes on falling"].answer == "holds in part"
+    assert by_statement["μ̂ ends below 10 % of its initial error"].answer == "holds in part"
+    assert by_statement["the error of μ goes on falling"].answer == "holds"
+
+
+def test_fig18_needs_small_errors():
+    text, _ = find("fig18").judge(records("fig18", lambda run: 1.0))
+    assert text.answer == "holds in part" and [part.answer for part in text.parts[4:]] == ["does not hold"] * 4
+
+
+def test_fig10_compares_with_the_oracle():
+    """If order hurts all methods alike, the diagonal correction is not behind for that reason."""
+    text, _ = find("fig10").judge(records("fig10", lambda run: batches(run) * (2 if "online" in run.problem else 1)))
+    hurt_alike, _ = find("fig10").judge(
+        records("fig10", lambda run: floor(run) * (2 if run.batch == 1 else 1) * (3 if "online" in run.problem else 1))
+    )
+    assert text.answer == "holds" and [part.answer for part in hurt_alike.parts] == ["holds", "holds", "does not hold"]
+
+
+def test_fig8_judges_runs_that_did_not_diverge():
+    own = records("fig8", lambda run: inf if run.seed == 0 else 0.05, early=lambda run: 0.92, late=lambda run: 0.99)
+    [verdict] = find("fig8").judge(own)
+    assert [part.answer for part in verdict.parts] == ["holds", "does not hold"]
+    assert "1 of 10 runs diverged and are left out." in verdict.notes
+    [none] = find("fig8").judge(records("fig8", lambda run: inf))
+    assert none.answer == "undecided"
+
+
+def test_claim22_survives_diverged_runs():
+    own = records("claim22", lambda run: inf if run.method == "adam_dense" else 0.05, **phases(1, 3, 1))
+    [verdict] = find("claim22").judge(own)
+    assert [part.answer for part in verdict.parts] == ["does not hold", "undecided"]
+    assert "inf" not in text_of(verdict) and "nan" not in text_of(verdict)
 
 
 def test_fig7_leaves_out_runs_that_diverged():
@@ -778,42 +825,42 @@ def test_fig17_reports_too_few_steps():
     speed, precision = verdict.parts
     assert (speed.answer, precision.answer) == ("holds", "undecided")
     assert precision.found.endswith("(5,000 steps are too few to decide)")
-    assert speed.statement == "frozen targets have a higher error over the training by a factor of 1.25 or more"
+    assert speed.statement == "frozen targets have a higher error over the training by a factor of 1.5 or more"
 
 
 def controlled(scale: str, gain: float, less_drift: float, cosine: float) -> list[Record]:
-    """Return control records with a given ratio of scores, ratio of drifts and cosine of the corrected critic."""
-
-    def is_corrected(run: Run) -> bool:
-        return run.method == "adam_window"
-
+    """Return control records with a given ratio of scores, ratio of drifts and cosine of the corrected critics."""
     own = records(
         "claim13",
         scale=scale,
-        score=lambda run: 300 * noise(run, "score", 0.005) * (gain if is_corrected(run) else 1),
-        drift=lambda run: 0.01 / (less_drift if is_corrected(run) else 1),
+        score=lambda run: 300 * noise(run, "score", 0.005) * (1 if run.method == "adam" else gain),
+        drift=lambda run: 0.01 / (1 if run.method == "adam" else less_drift),
     )
     return [replace(r, curves=r.curves | {"agreement of batches": np.full(51, cosine)}) for r in own]
 
 
 @pytest.mark.parametrize(
-    "truth, answers",
+    "truth, answers, answer",
     [
-        ((1.0, 2.5, 0.1), ["holds", "holds", "holds"]),
-        ((0.5, 2.5, 0.1), ["holds", "holds", "holds"]),  # a loss is no gain
-        ((2.0, 2.5, 0.1), ["does not hold", "holds", "holds"]),
-        ((1.0, 1.0, 0.1), ["holds", "does not hold", "holds"]),
-        ((1.0, 2.5, 0.9), ["holds", "holds", "does not hold"]),
+        ((1.0, 2.5, 0.1), ["holds", "holds", "holds"], "holds"),
+        ((0.5, 2.5, 0.1), ["holds", "holds", "holds"], "holds"),  # a loss is no gain
+        ((2.0, 2.5, 0.1), ["holds", "does not hold", "holds"], "holds in part"),
+        ((1.0, 1.0, 0.1), ["does not hold", "holds", "holds"], "holds in part"),
+        ((1.0, 2.5, 0.9), ["holds", "holds", "does not hold"], "holds in part"),
+        ((1.0, 1.0, 0.9), ["does not hold", "holds", "does not hold"], "does not hold"),
     ],
 )
-def test_claim13_judges_score_drift_and_cosine(truth, answers):
+def test_claim13_judges_drift_score_and_cosine(truth, answers, answer):
     verdicts = find("claim13").judge(controlled("paper", *truth))
-    assert [v.scope for v in verdicts] == ["PPO", "5-step Sarsa"]
-    assert [[part.answer for part in v.parts] for v in verdicts] == [answers] * 2
+    window = "full correction (window)"
+    scopes = ["PPO", "5-step Sarsa", f"PPO, {window}", f"5-step Sarsa, {window}"]
+    assert [(v.scope, v.is_extra) for v in verdicts] == list(zip(scopes, [False, False, True, True], strict=True))
+    assert [[part.answer for part in v.parts] for v in verdicts] == [answers] * 4
+    assert {v.answer for v in verdicts} == {answer}
     # Scores are judged only after long training; drift and cosine are judged at once.
     verdicts = find("claim13").judge(controlled("quick", *truth))
-    assert [[part.answer for part in v.parts] for v in verdicts] == [["undecided", *answers[1:]]] * 2
-    assert all(v.parts[0].found.endswith("steps are too few to decide)") for v in verdicts)
+    assert [[part.answer for part in v.parts] for v in verdicts] == [[answers[0], "undecided", answers[2]]] * 4
+    assert all(v.parts[1].found.endswith("steps are too few to decide)") for v in verdicts)
     # It takes five seeds to compare.
     assert {v.answer for v in find("claim13").judge(controlled("smoke", *truth))} == {"undecided"}
 

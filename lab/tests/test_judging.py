@@ -127,9 +127,7 @@ def test_rules(rule, case, answer):
 def test_part_states_effect_divergences_and_tests():
     part = better(contrast(diverging=A_DIVERGES))
     assert part.statement == "μ̂ has a lower error than μ"
-    assert part.found == (
-        "0.700x (95 % CI 0.680x to 0.721x) at α ≤ 0.1; μ̂ diverges at α = 0.5, in 25 of 30 runs"
-    )
+    assert part.found == ("0.700x (95 % CI 0.680x to 0.721x) at α ≤ 0.1; μ̂ diverges at α = 0.5, in 25 of 30 runs")
     assert part.brief == "0.7x at α ≤ 0.1; μ̂ diverges at α = 0.5"
     assert part.test == "paired p = 0.001 (Holm), Welch p = 0.50"
     assert part.effect.is_ratio and (part.effect.quantity, part.effect.value) == ("μ̂ / μ", 0.7)
@@ -287,9 +285,7 @@ def test_verdict_says_which_parts_hold():
     parts = [part("first", "holds"), part("second", "does not hold"), part("third", "undecided")]
     verdict = make_verdict(3, parts, [], "And more.")
     assert (verdict.answer, verdict.notes) == ("holds in part", "And more.")
-    assert verdict.why == (
-        "Holds: first. Not so: second (second was measured). Undecided: third (third was measured)."
-    )
+    assert verdict.why == ("Holds: first. Not so: second (second was measured). Undecided: third (third was measured).")
 
 
 def test_parts_that_hold_if_nothing_differs_do_not_save_a_claim():
@@ -311,7 +307,9 @@ def test_trend(mean, p, answer):
 def test_learning_rates_of_undamped_momentum_depend_on_beta():
     own = [
         Record(run, np.array([0, 1]), {"evaluation": np.array([2.0, inf if diverges else 1.0])}, None, 1, 1, 1, 1.0)
-        for run in grid(method=["full", "momentum"], alpha=[0.005, 0.01], beta=[0.9, 0.99], seed=list(range(6)), damped=False)
+        for run in grid(
+            method=["full", "momentum"], alpha=[0.005, 0.01], beta=[0.9, 0.99], seed=list(range(6)), damped=False
+        )
         for diverges in [run.method == "full" and run.alpha / (1 - run.beta) > 0.4]
     ]
     [found] = compare_methods(tabulate(own), [("full", "momentum")])

@@ -32,8 +32,9 @@ GLOSSARY: dict[str, str] = {
     "Equivalence": f"“is as good as” holds if the interval of the ratio lies within a factor of {EQUIVALENCE_MARGIN:g} "
     "of 1, even if the small difference is significant.",
     "Diverged": "a run whose error exceeded all bounds. Errors and stability are judged apart: learning rates at which "
-    "a method diverges in more than a quarter of its runs are left out of the comparison of errors, and reported. At the other learning rates, a diverged run counts as the largest "
-    "error of the verdict. A cross marks where a line ends because too many runs diverged.",
+    "a method diverges in more than a quarter of its runs are left out of the comparison of errors, and reported. "
+    "At the other learning rates, a diverged run counts as the largest error of the verdict. A "
+    "cross marks where a line ends because too many runs diverged.",
     "IQM": "interquartile mean, the mean of the middle half of the runs; infinite if more than a quarter diverged.",
     "P(a better)": "the share of pairs in which a has the lower final error.",
     "True values": "of MsPacman: the mean return of many rollouts from the same state; the variance of that mean is "
