@@ -82,8 +82,8 @@ def test_list_says_every_figure_and_what_of_it_is_there(call, store):
     assert code == 0 and said == []
     rows = {line.split()[0]: line for line in printed.splitlines() if line.split()[0] in FIGURES}
     assert list(rows) == list(FIGURES)
-    assert re.search(r"20 of 20 +100 +2,700", rows["fig3"])
-    assert re.search(r" 16 .* 28 +420 +2,820", rows["fig14"])  # its claim; nothing of it is there
+    assert re.search(r"36 of 36 +100 +4,140 +4,140", rows["fig3"])
+    assert re.search(r" 16 .* 40 +820 +7,260 +7,260", rows["fig14"])  # its claim; nothing of it is there
 
 
 def test_list_of_a_store_that_is_not_there(call, tmp_path):
@@ -119,7 +119,7 @@ def test_as_many_processes_as_cores_that_may_be_used(call, store, monkeypatch, o
 
 def test_figures_share_their_runs(call, store):
     _, _, said = call("reproduce", "fig16", *SMOKE, "--store", store)
-    assert said[0] == "fig16 at scale smoke: 24 runs, 4 to do"
+    assert said[0] == "fig16 at scale smoke: 44 runs, 8 to do"
 
 
 def test_show_says_all_about_a_run(call, store):
@@ -141,7 +141,7 @@ def test_show_says_all_about_a_run(call, store):
 def test_report_prints_where_it_is(call, store, tmp_path):
     code, printed, said = call("report", "--store", store, "--out", tmp_path / "report")
     page = Path(printed.strip())
-    assert code == 0 and len(said) == 3 and said[0].startswith("Of the paper's 25 claims, 1 is measured here")
+    assert code == 0 and len(said) == 3 and said[0].startswith("Of the paper's 25 claims, as the text has it, 1 ")
     assert said[1].startswith("Mountain Car, figure 3 of the paper: after 50 steps corrected momentum")
     assert said[2] == "These are small runs. Verdicts at full scale: results/REPORT.md."
     assert page.parent == tmp_path / "report" and page.suffix == ".html"
@@ -160,7 +160,7 @@ def test_report_on_nothing_says_what_to_do(call, tmp_path):
     [
         ((), ["list", "reproduce", "report", "show", "data"]),
         (("list",), ["--store"]),
-        (("reproduce",), ["FIGURE", "--scale smoke|quick|paper", "--device cpu|cuda", "--jobs", "--store"]),
+        (("reproduce",), ["FIGURE", "--scale smoke|quick|large|paper", "--device cpu|cuda", "--jobs", "--store"]),
         (("report",), ["--store", "--out", "--open"]),
         (("show",), ["--store"]),
         (("data",), ["atari", "svhn", "expert"]),
@@ -218,7 +218,7 @@ def test_no_figure(refused, store):
 @pytest.mark.parametrize("scale, nearest", [("quik", "quick"), ("papers", "paper"), ("Smoke", "smoke")])
 def test_an_unknown_scale_suggests_the_nearest(refused, store, scale, nearest):
     line = refused("reproduce", "fig3", "--scale", scale, "--store", store)
-    assert line == f"unknown scale '{scale}': did you mean {nearest}? There are smoke, quick, paper."
+    assert line == f"unknown scale '{scale}': did you mean {nearest}? There are smoke, quick, large, paper."
 
 
 def test_a_negative_number_of_processes(refused, store):
@@ -364,7 +364,7 @@ def test_a_run_that_is_not_there(refused, store):
 
 
 def test_the_beginning_of_several_ids(refused, store):
-    assert refused("show", "", "--store", store).startswith("20 runs have ids that begin with ''")
+    assert refused("show", "", "--store", store).startswith("36 runs have ids that begin with ''")
 
 
 # Damaged files.
@@ -383,7 +383,7 @@ def test_a_damaged_file_is_named_and_its_runs_are_run_again(call, store, damage)
     code, _, said = call("reproduce", "fig3", *SMOKE, "--store", store)
     assert code == 0
     assert said[0].startswith(f"warning: {damaged} is damaged")
-    assert said[1] == "fig3 at scale smoke: 20 runs, 4 to do"
+    assert said[1] == "fig3 at scale smoke: 36 runs, 4 to do"
     assert (store / f"_{damaged.name}.damaged").read_bytes() == lost
     again = Store(store).load(FIG3)
     assert list(again) == FIG3

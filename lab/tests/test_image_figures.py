@@ -61,8 +61,8 @@ def store(data, tmp_path_factory):
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_figure_from_images(figure, store):
     summary = summarise(figure, "smoke", store)
-    outcomes = {verdict.outcome for verdict in summary.verdicts}
-    assert outcomes == ({"inconclusive"} if figure.claims else set()) and summary.cut
+    answers = {verdict.answer for verdict in summary.verdicts}
+    assert answers == ({"undecided"} if figure.claims else set()) and summary.cut
     assert bool(summary.findings) == (not figure.claims)
     assert all(np.isfinite(series.y).all() for panel in summary.panels for series in panel.series)
 

@@ -303,7 +303,7 @@ def test_a_growing_beta_is_compared_with_adam_at_its_usual_beta():
     sentences = findings(study, found)
     assert "“CorrectedAdam (default)” (α 0.01, β grows)" in sentences[1]
     assert "against uncorrected Adam (β 0.9) at equal α" in sentences[2]
-    assert re.search(r"α 0\.01: \+\d+\.\d % \(95 % CI \+\d+\.\d % to \+\d+\.\d %\), p < 0\.001", sentences[2])
+    assert re.search(r"α 0\.01: 1\.\d+x \(95 % CI 1\.\d+x to 1\.\d+x\), p < 0\.001", sentences[2])
     _, _, setup, counts, worse = tables(study, found)
     assert [row[2] for row in setup.rows] == ["0", "0.9", "grows", "grows"]
     assert len(counts.rows) == 2 and len(worse.rows) == 6 and worse.rows[0][:4] == [
@@ -474,7 +474,7 @@ def test_smoke_scale_from_runs_to_report(tmp_path, capsys):
     assert summary.claims == () and summary.verdicts == () and summary.scale == "smoke"
     assert len(summary.findings) >= 4 and len(summary.tables) == 5 and len(summary.panels) == 4
     assert "smaller than the full one" in summary.cut
-    assert {record["verdict"] for record in claim_records([summary])} == {"not run"}
+    assert {record["answers"]["text"]["answer"] for record in claim_records([summary])} == {"not run"}
     markdown, page = (out / "REPORT.md").read_text("utf-8"), (out / "report.html").read_text("utf-8")
     assert "| CorrectedAdam (default) | 0.01 | grows |" in markdown and f"- {summary.findings[1]}" in markdown
     assert summary.findings[1] in page and '<th scope="row">CorrectedAdam (default)</th>' in page

@@ -9,12 +9,22 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..analysis.formatting import format_number, format_p, label
+from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import ANSWERS, READING_NAMES
 from ..summary import Summary
 from . import forest
 from .drawing import LegendEntry, describe_undrawn, legend, panel_note
 from .glossary import GLOSSARY, TITLE
-from .overview import ANSWER_SIGNS, describe_answer, describe_cost, describe_provenance
+from .overview import (
+    ANSWER_SIGNS,
+    COST_HEADING,
+    COST_NOTE,
+    OUTDATED_NOTE,
+    cost_row,
+    describe_answer,
+    describe_cost,
+    describe_provenance,
+)
 from .svg_charts import MARKERS, chart, colour_rules, dash_array, marker_id, style_class
 from .tables import distinct_comparisons, panel_table
 from .tally import answer_rows, claims_by_answer
@@ -48,11 +58,16 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         claims=[dict(record, rows=answer_rows(record)) for record in records],
         colours=colour_rules(entry for entries in legends.values() for entry in entries),
         counts=_counts(records),
+        cost_heading=COST_HEADING,
+        cost_note=COST_NOTE,
+        costs=[cost_row(summary) for summary in summaries],
+        deviations=DEVIATIONS,
         figures=[_section(summary, legends[summary.name]) for summary in summaries],
         forest=forest,
         forest_rows=forest.forest_rows(records),
         glossary=GLOSSARY,
         markers=list(MARKERS.values()),
+        outdated_note=OUTDATED_NOTE,
         provenance=describe_provenance(summaries),
         script=(HERE / "page.js").read_text("utf-8"),
         style=(HERE / "page.css").read_text("utf-8"),

@@ -8,12 +8,22 @@ from typing import Any
 from ..analysis.formatting import MISSING, format_number, format_p, label
 from ..analysis.panels import Panel
 from ..analysis.statistics import Comparison
+from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import READING_NAMES, Part, Verdict
 from ..summary import Summary
 from .drawing import LegendEntry, describe_undrawn, legend, panel_note
 from .forest import CAPTION, forest_rows
 from .glossary import GLOSSARY, TITLE
-from .overview import ANSWER_SIGNS, describe_answer, describe_cost, describe_provenance
+from .overview import (
+    ANSWER_SIGNS,
+    COST_HEADING,
+    COST_NOTE,
+    OUTDATED_NOTE,
+    cost_row,
+    describe_answer,
+    describe_cost,
+    describe_provenance,
+)
 from .tables import describe_panel
 from .tally import answer_rows
 
@@ -28,6 +38,12 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
         "## Figures",
         *(part for summary in summaries for part in _figure(summary)),
+        "## Deviations",
+        "Where neither reading does what the authors did.",
+        _table(["what", "paper or its code", "here"], ([d.subject, d.theirs, d.ours] for d in DEVIATIONS)),
+        "## Cost",
+        COST_NOTE,
+        _table(COST_HEADING, (cost_row(summary) for summary in summaries)),
         "## Glossary",
         "\n".join(f"- **{_escaped(term)}**: {_escaped(meaning)}" for term, meaning in GLOSSARY.items()),
         "\n".join(f"- {heading}: {text}" for heading, text in describe_provenance(summaries).items()),
@@ -78,6 +94,7 @@ def _figure(summary: Summary) -> Iterable[str]:
         yield _table(table.heading, table.rows)
     for verdict in summary.verdicts:
         yield from _verdict(verdict)
+    yield f"Outdated: {OUTDATED_NOTE}" if summary.is_outdated else ""
     yield f"Reduced: {_escaped(summary.cut)}" if summary.cut else ""
     yield f"{'Settings at full scale' if summary.cut else 'Settings'}: {_escaped(summary.settings)}"
     yield f"```sh\n{summary.command}\n```"

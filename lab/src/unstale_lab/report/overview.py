@@ -28,6 +28,7 @@ ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
     "not run": ("is not run", "are not run"),
 }
 
+OUTDATED_NOTE = "Runs of an earlier version, whose settings and methods may differ from those below. To be run again."
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
 
@@ -47,9 +48,19 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
     if any(record["answers"]["code"]["is_own"] for record in measured):
         readings.append("code")
     tallies = "; ".join(f"{READING_NAMES[reading]}, {describe_tally(records, reading)}" for reading in readings)
-    reduced = sorted({v["section"] for record in measured for v in record["verdicts"] if v["scale"] != "paper"})
-    scale = f" Below the paper's scale, where no claim can be refuted: {', '.join(reduced)}." if reduced else ""
-    return f"Of the paper's {len(records)} claims, {tallies}.{scale}"
+    verdicts = [verdict for record in measured for verdict in record["verdicts"]]
+    reduced = {verdict["section"] for verdict in verdicts if verdict["scale"] != "paper"}
+    outdated = {verdict["section"] for verdict in verdicts if verdict["is_outdated"]}
+    sentences = [f"Of the paper's {len(records)} claims, {tallies}."]
+    if reduced:
+        sentences.append(f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted.")
+    if outdated:
+        sentences.append(f"{_count_figures(outdated)} made of runs of an earlier version, which are to be run again.")
+    return " ".join(sentences)
+
+
+def _count_figures(names: set[str]) -> str:
+    return "1 figure is" if len(names) == 1 else f"{len(names)} figures are"
 
 
 def describe_answer(summaries: Sequence[Summary]) -> list[str]:
@@ -80,6 +91,18 @@ def describe_provenance(summaries: Sequence[Summary]) -> dict[str, str]:
 
 def _join_unique(values: Iterable[str]) -> str:
     return ", ".join(value for value in dict.fromkeys(values) if value)
+
+
+COST_NOTE = (
+    "Compute time is the sum over processes, several of which share a machine. Runs that figures share count in each."
+)
+COST_HEADING = ("figure", "scale", "runs", "compute time", "on")
+
+
+def cost_row(summary: Summary) -> tuple[str, ...]:
+    """Return what a figure cost, in the order of ``COST_HEADING``."""
+    time = format_duration(summary.seconds)
+    return summary.name, summary.scale, f"{summary.runs:,}", time, _join_unique(summary.machines)
 
 
 def describe_cost(summary: Summary) -> str:

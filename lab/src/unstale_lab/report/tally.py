@@ -20,7 +20,8 @@ def claim_records(summaries: Iterable[Summary]) -> list[Record]:
     found: dict[int, list[Record]] = {}
     for summary in in_order(summaries):
         for verdict in summary.verdicts:
-            source = {"section": summary.name, "scale": summary.scale, "command": summary.command}
+            source: Record = {"section": summary.name, "scale": summary.scale, "command": summary.command}
+            source |= {"is_outdated": summary.is_outdated}
             found.setdefault(verdict.claim, []).append(asdict(verdict) | source)
     return [_record(claim, found.get(claim.number, [])) for claim in CLAIMS]
 
