@@ -34,7 +34,7 @@ from unstale_lab.experiment import Run
 from unstale_lab.figures import find
 
 METHODS = ("momentum", "diagonal", "full", "oracle")  # of the paper
-RUNS = [run for run in find("fig3").runs("paper") if run.method in METHODS]
+RUNS = [run for run in find("fig3").runs("paper") if run.method in METHODS and run.convention == "text"]
 STEPS = RUNS[0].steps
 ALPHA = 0.1  # of the plain loop; its time does not depend on it
 PROCESSES = 2  # the targets are for two cores

@@ -130,7 +130,9 @@ def test_graphs_have_whole_periods_of_a_correction(case, fake, monkeypatch):
     correction, length = GRAPHS[case]
     monkeypatch.setattr(cuda_graphs, "CudaBackend", lambda: fake)
     monkeypatch.setattr(fake, "length", length)
-    training = SimpleNamespace(theta=SimpleNamespace(is_cuda=True), correction=correction, step=fake.step)
+    training = SimpleNamespace(
+        theta=SimpleNamespace(is_cuda=True), correction=correction, step=fake.step, phase_timer=None
+    )
     advance = engine.make_stepper(training, 0)
     assert correction is None or length % correction.period == 0
     advance(3 * length)
@@ -158,7 +160,9 @@ def test_the_period_of_a_thinned_merging_correction():
 
 
 def test_steps_on_the_cpu_run_eagerly(fake):
-    training = SimpleNamespace(theta=torch.zeros(1), correction=None, step=lambda: fake.log.append("step"))
+    training = SimpleNamespace(
+        theta=torch.zeros(1), correction=None, step=lambda: fake.log.append("step"), phase_timer=None
+    )
     engine.make_stepper(training, 0)(25)
     assert fake.log == ["step"] * 25
 
