@@ -130,9 +130,8 @@ def test_graphs_have_whole_periods_of_a_correction(case, fake, monkeypatch):
     correction, length = GRAPHS[case]
     monkeypatch.setattr(cuda_graphs, "CudaBackend", lambda: fake)
     monkeypatch.setattr(fake, "length", length)
-    training = SimpleNamespace(
-        theta=SimpleNamespace(is_cuda=True), correction=correction, step=fake.step, phase_timer=None
-    )
+    device = SimpleNamespace(is_cuda=True)
+    training = SimpleNamespace(theta=device, correction=correction, step=fake.step, phase_timer=None)
     advance = engine.make_stepper(training, 0)
     assert correction is None or length % correction.period == 0
     advance(3 * length)
@@ -160,9 +159,8 @@ def test_the_period_of_a_thinned_merging_correction():
 
 
 def test_steps_on_the_cpu_run_eagerly(fake):
-    training = SimpleNamespace(
-        theta=torch.zeros(1), correction=None, step=lambda: fake.log.append("step"), phase_timer=None
-    )
+    training = SimpleNamespace(theta=torch.zeros(1), correction=None, phase_timer=None)
+    training.step = lambda: fake.log.append("step")
     engine.make_stepper(training, 0)(25)
     assert fake.log == ["step"] * 25
 

@@ -573,12 +573,8 @@ def test_markdown_has_every_claim_and_valid_links(report_folder):
     assert "Reduced: Half the seeds.\n\nSettings at full scale: Mountain Car" in text
     assert r"\<overlap> & cross" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {
-        4,
-        6,
-        8,
-        11,
-    }  # deviations, costs, claims, comparisons
+    # Tables of deviations, costs, claims and comparisons.
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4, 6, 8, 11}
 
 
 def test_markdown_opens_with_the_answer(report_folder):

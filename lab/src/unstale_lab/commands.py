@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 import webbrowser
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -113,16 +115,19 @@ def report(
     from .summary import read_summaries
 
     summaries = fresh_summaries(Store(store, _warn), read_summaries(out))
+    if not summaries:
+        raise UserError(f"no figure is complete in {store}: run `unstale-lab reproduce fig3` first")
     page = pages.write(summaries, out)
-    nothing = f"no figure is complete in {store}: run `unstale-lab reproduce fig3` first"
-    _inform(pages.answer(summaries) if summaries else nothing)
+    _inform(pages.answer(summaries))
     print(page)
     if open:
         webbrowser.open(page.resolve().as_uri())
 
 
 def show(
-    run_id: Positional[Annotated[str, arg(metavar="ID", help="the id of a run, or its first characters")]],
+    run_id: Positional[
+        Annotated[str, arg(metavar="ID", help="an id of the store's column `id`, or its first characters")]
+    ],
     /,
     store: StorePath = DEFAULT_STORE,
 ) -> None:
@@ -287,6 +292,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def run(arguments: list[str] | None = None) -> None:
     """Parses the arguments and runs the command."""
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(f"unstale-lab {version('unstale-lab')}, unstale {version('unstale')}, torch {version('torch')}")
+        return
     tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="unstale-lab",

@@ -31,14 +31,18 @@ class WorkerError(LabError):
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """The error for a name that is none of the choices. It suggests the closest match.
+    """The error for a name that is none of the choices. It suggests the closest match, if there is one.
 
     >>> print(unknown("scale", "quik", ["smoke", "quick"]))
     unknown scale 'quik': did you mean quick? There are smoke, quick.
+    >>> print(unknown("scale", "xyz", ["smoke", "quick"]))
+    unknown scale 'xyz'. There are smoke, quick.
     """
     known = list(choices)
-    nearest = get_close_matches(name, known, n=1, cutoff=0)[0]
-    return UserError(f"unknown {kind} {name!r}: did you mean {nearest}? There are {', '.join(known)}.")
+    suggestion = (
+        "".join(f": did you mean {nearest}?" for nearest in get_close_matches(name, known, n=1, cutoff=0.35)) or "."
+    )
+    return UserError(f"unknown {kind} {name!r}{suggestion} There are {', '.join(known)}.")
 
 
 def one_line(error: object) -> str:
