@@ -425,6 +425,8 @@ def test_a_target_of_another_network_is_no_matter_without_an_expansion(correctio
     optimizer = OPTIMIZERS["sgd"](model, correction=correction)
     optimizer.backward(lambda: (values(model), values(other)))  # warnings are errors here
     optimizer.step()
+    if correction == "none":
+        OPTIMIZERS["tdprop"](model, correction="none").backward(values(model), values(other))
 
 
 @pytest.mark.parametrize("given", ["tensors", "function", "keywords"])

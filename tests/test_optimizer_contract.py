@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from contextlib import nullcontext
 from functools import partial
 
@@ -794,9 +795,9 @@ def test_options_without_effect_warn(options, where):
     assert len(caught) == 1 and caught[0].filename == __file__
 
 
-@pytest.mark.filterwarnings("error")
 def test_options_with_an_effect_somewhere_do_not_warn():
     """Options of the whole optimizer are for the groups that use them; defaults are no wish."""
+    warnings.simplefilter("error")
     one, two = nn.Linear(2, 1), nn.Linear(2, 1)
     groups = [{"params": one, "correction": "none"}, {"params": two, "correction": "window"}]
     optimizer = unstale.CorrectedSGD(groups, lr=0.1, horizon=5, trust=0.5)

@@ -87,7 +87,8 @@ class CorrectedOptimizer(Optimizer):
         param_group = {**param_group, "params": expanded(param_group["params"])}
         settings = {**self.defaults, **param_group}
         _options.check(settings)
-        _options.refuse_unused(param_group, [settings])
+        if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
+            _options.refuse_unused(param_group, [settings])
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
