@@ -89,7 +89,8 @@ def main(
     envs = make_games(game, games)
     frames, info = envs.reset(seed=seed)
     model = ActorCritic(int(envs.single_action_space.n)).to(device)
-    optimizer = unstale.CorrectedAdam(model, lr=lr, eps=1e-5, correction=correction, horizon=20)
+    options = {"horizon": 20} if correction in ("auto", "window", "oracle") else {}
+    optimizer = unstale.CorrectedAdam(model, lr=lr, eps=1e-5, correction=correction, **options)
 
     states = torch.empty(rollout + 1, games, 4, 84, 84, dtype=torch.uint8, device=device)
     actions = torch.empty(rollout, games, dtype=torch.int64, device=device)

@@ -89,7 +89,8 @@ def main(
     envs = make_games(game, games)
     frames, _ = envs.reset(seed=seed)
     model = QNetwork(int(envs.single_action_space.n)).to(device)
-    optimizer = unstale.CorrectedAdam(model, lr=lr, correction=correction, horizon=20)
+    options = {"horizon": 20} if correction in ("auto", "window", "oracle") else {}
+    optimizer = unstale.CorrectedAdam(model, lr=lr, correction=correction, **options)
 
     finished: list[float] = []
     score, began, made = np.zeros(games), time.perf_counter(), 0

@@ -508,7 +508,8 @@ def run_case(seed: int, dtype: torch.dtype) -> str:
     if correction == "reservoir":  # which expects no more samples than the first batch has
         m = 2 * ((m + 1) // 2)
     loss, literal_loss = pick([("half_squared", None), ("squared", squared), ("huber", huber)][: 2 if smooth else 3])
-    options = dict(correction="auto" if correction == "thinned dense" else correction, trust=trust, horizon=STEPS + 1)
+    options = dict(correction="auto" if correction == "thinned dense" else correction, trust=trust)
+    options |= dict(horizon=STEPS + 1) if correction == "window" else {}
     optimizer = OPTIMIZERS[base](net if pick([0, 1]) else net.parameters(), beta, options)
     parameters = list(twin.parameters())
     mask = {

@@ -11,6 +11,9 @@ from reference import Reference, block_mask, diagonal_mask
 
 import unstale
 
+# Some options are given to all corrections, although not all of them use them.
+pytestmark = pytest.mark.filterwarnings("ignore::unstale.UnusedOptionWarning")
+
 OPTIMIZERS = {
     "sgd": lambda p, beta, **o: unstale.CorrectedSGD(p, lr=0.1, beta=beta, **o),
     "adam": lambda p, beta, **o: unstale.CorrectedAdam(p, lr=0.1, betas=(beta, 0.99), eps=1e-3, **o),
@@ -170,7 +173,10 @@ def log_cosh(residual):
 
 LOSSES = {
     "squared": ("squared", lambda r: r**2),
+    "mse": ("mse", lambda r: r**2),
     "huber": ("huber", huber),
+    "smooth_l1": ("smooth_l1", huber),
+    "a narrower smooth_l1": (lambda r: unstale.losses.smooth_l1(r, beta=0.5), lambda r: huber(r, 0.5) / 0.5),
     "a wider huber": (lambda r: unstale.losses.huber(r, delta=2.0), lambda r: huber(r, 2.0)),
     "a user's own": (log_cosh, log_cosh),
     "linear": (lambda r: 3 * r, lambda r: 3 * r),

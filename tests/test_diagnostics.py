@@ -14,6 +14,9 @@ from unstale.corrections import describe
 from unstale.diagnostics import GroupReading, Monitor, read, skipped_steps
 from unstale.momentum import MEMORY_SHARE
 
+# Some options are given to all corrections, although not all of them use them.
+pytestmark = pytest.mark.filterwarnings("ignore::unstale.UnusedOptionWarning")
+
 BETA = 0.8
 SPARSE = dict(correction="reservoir", slots=4, seed=1)  # nothing of the first batch enters
 

@@ -77,6 +77,8 @@ BAD_OPTIONS = [
     (dict(horizon="all"), "horizon must be a whole number of at least 1, or None, got '?all"),
     (dict(correction="blocks", block_size=0), "block_size must be a whole number of at least 1, or None, got 0"),
     (dict(correction="blocks", block_size=1.5), "block_size must be a whole number of at least 1, or None, got 1.5"),
+    (dict(block_size=3), "block_size=3 needs correction='blocks', got 'auto'"),
+    (dict(correction="dense", block_size=3), "block_size=3 needs correction='blocks', got 'dense'"),
     (dict(refresh=(0,)), r"refresh must list ages in steps of at least 1, got \(0,\)"),
     (dict(refresh=(1.5,)), r"refresh must list ages in steps of at least 1, got \(1.5,\)"),
     (dict(refresh=2), "refresh must list ages in steps of at least 1, got 2"),
@@ -165,16 +167,22 @@ def values(model):
 
 
 BAD_BATCHES = {
-    "prediction [m, 1]": (lambda m: (m(ROW), values(m)), r"prediction must have shape \[m\].*\[4, 1\].*squeeze\(-1\)"),
-    "target [m, 1]": (lambda m: (values(m), m(ROW)), r"target must have shape \[m\].*\[4, 1\].*squeeze\(-1\)"),
-    "both [m, 1]": (lambda m: (m(ROW), m(ROW)), r"prediction must have shape \[m\].*\[4, 1\].*squeeze\(-1\)"),
-    "prediction [m, a]": (lambda m: (m(ROW).expand(4, 2), values(m)), r"prediction must have .*\[4, 2\].*gather"),
-    "target [m, a]": (lambda m: (values(m), m(ROW).expand(4, 2)), r"target must have .*\[4, 2\].*gather"),
-    "prediction [m, t, a]": (lambda m: (m(ROW).view(2, 1, 2), 0.0), r"prediction must have .*\[2, 1, 2\].*flatten"),
+    "prediction [m, 1]": (lambda m: (m(ROW), values(m)), r"same shape.*\[4, 1\] and \[4\].*prediction.squeeze\(-1\)"),
+    "target [m, 1]": (lambda m: (values(m), m(ROW)), r"same shape.*\[4\] and \[4, 1\].*target.squeeze\(-1\)"),
+    "prediction [m, a]": (lambda m: (m(ROW).expand(4, 2), values(m)), r"\[4, 2\] and \[4\].*gather.*expand_as"),
+    "target [m, a]": (lambda m: (values(m), m(ROW).expand(4, 2)), r"\[4\] and \[4, 2\].*max\(-1\).values"),
+    "prediction [m, 1], target [m, a]": (lambda m: (m(ROW), m(ROW).expand(4, 2)), r"\[4, 1\] and \[4, 2\]"),
+    "target [m, m]": (lambda m: (values(m), torch.ones(4) + m(ROW)), r"\[4\] and \[4, 4\].*sum of \[m\] and \[m, 1\]"),
+    "[m, 1], target [m, m]": (lambda m: (m(ROW), torch.ones(4) + m(ROW)), r"\[4, 4\].*sum of \[m\] and \[m, 1\]"),
+    "[T, B] and [B, T]": (lambda m: (m(ROW).view(1, 4), m(ROW)), r"\[1, 4\] and \[4, 1\]; they are not broadcast"),
+    "[T, B, k] and [T, B]": (lambda m: (m(ROW).view(2, 1, 2), m(ROW)[:2]), r"\[2, 1, 2\] and \[2, 1\].*expand_as"),
     "scalar prediction": (lambda m: (values(m)[0], values(m)[1]), r"prediction must have .*\[\].*reshape\(1\)"),
-    "lengths": (lambda m: (values(m), values(m)[:3]), "prediction has 4 samples but target has 3"),
+    "lengths": (lambda m: (values(m), values(m)[:3]), r"same shape.*\[4\] and \[3\]"),
     "empty": (lambda m: (values(m)[:0], values(m)[:0]), r"prediction is an empty batch; skip backward\(\)"),
-    "detached": (lambda m: (values(m).detach(), values(m)), r"prediction does not depend on any param.*live output"),
+    "no columns": (lambda m: (m(ROW)[:, :0], m(ROW)[:, :0]), r"prediction is an empty batch; skip backward\(\)"),
+    "detached": (lambda m: (values(m).detach(), values(m)), r"prediction does not depend.*look swapped.*live output"),
+    "both detached": (lambda m: (values(m).detach(), 0.0), r"not depend on any parameter\. The order.*live output"),
+    "swapped": (lambda m: (torch.ones(4), values(m)), r"prediction does not depend .*target does: .* look swapped"),
     "integers": (lambda m: (values(m).long(), values(m)), "prediction must be floating point, not torch.int64"),
     "no target": (lambda m: (values(m), None), r"backward\(\) needs a target|target must be a tensor or a number"),
     "words": (lambda m: (values(m), "next"), "target must be a tensor or a number"),
@@ -228,6 +236,7 @@ BAD_WEIGHTS = {
     "[m, 1]": (torch.ones(4, 1), r"weight must .*\[4, 1\].*squeeze\(-1\)"),
     "another length": (torch.ones(3), r"weight must .*\[3\]|weight has 3"),
     "[m, a]": (torch.ones(4, 2), r"weight must .*\[4, 2\]"),
+    "[1]": (torch.ones(1), r"weight must .*\[1\]"),
 }
 
 
@@ -246,7 +255,15 @@ def test_bad_weights(correction, bad):
 BAD_LOSSES = {
     "a mean": (lambda r: r.square().mean(), r"loss must be elementwise.*\(4,\).*\(\).*[Ll]eave out its reduction"),
     "a column": (lambda r: r.square().unsqueeze(-1), r"loss must be elementwise.*\(4,\).*\(4, 1\)"),
-    "unknown": ("mse", r"loss='mse' is not known; use one of .*'half_squared'.*'huber'.*'squared'.*or a function"),
+    "unknown": (
+        "l2",
+        r"loss='l2' is not known; .*'half_squared', 'huber', 'mse', 'smooth_l1', 'squared'\] or a function",
+    ),
+    "a loss of torch": (nn.MSELoss(), "losses of two arguments do not fit.*loss='mse', 'huber' and 'smooth_l1'"),
+    "old values of another shape": (
+        unstale.losses.clipped_value(torch.ones(4, 1), 0.2),
+        r"old_value must have the shape of the prediction, \[4\], but has shape \[4, 1\]",
+    ),
     "detached": (lambda r: r.detach().square(), "loss must be .*differentiable"),
     "a number": (lambda r: 1.0, "loss must "),
 }
@@ -315,7 +332,8 @@ def test_batches_of_different_sizes_in_one_step(correction, base, sizes):
         "diagonal": diagonal_mask(parameters),
         "blocks": block_mask([p.numel() for p in parameters]),
     }
-    options = dict(slots=4000) if correction == "reservoir" else dict(horizon=100)
+    options = dict(slots=4000) if correction == "reservoir" else {}
+    options |= dict(horizon=100) if correction in ("window", "oracle") else {}
     if base == "sgd":
         optimizer = unstale.CorrectedSGD(model, lr=0.1, beta=0.8, correction=correction, **options)
     else:
@@ -376,6 +394,66 @@ def test_a_constant_target_warns_once(base, target):
             optimizer.backward(values(model), targets[target](model))
             optimizer.step()
             optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("correction", ["diagonal", "dense", "window", "reservoir", "auto"])
+def test_a_target_of_another_network_warns_once(correction):
+    """It is not detached, but nothing of it is followed: what happens is what happens with a constant target."""
+    model, twin = twins(mlp)
+    other, _ = twins(mlp, seed=1)
+    optimizer, plain = (OPTIMIZERS["sgd"](m, correction=correction) for m in (model, twin))
+    with pytest.warns(unstale.UnfollowedTargetWarning, match="comes from another network") as caught:
+        optimizer.backward(values(model), values(other))
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", unstale.ConstantTargetWarning)
+        plain.backward(values(twin), values(other).detach())
+        for _ in range(4):  # warnings are errors here, but for the constant target
+            for net, each in ((model, optimizer), (twin, plain)):
+                each.step()
+                each.zero_grad()
+                warnings.simplefilter("error" if each is optimizer else "ignore", unstale.ConstantTargetWarning)
+                each.backward(values(net), values(other) if each is optimizer else values(other).detach())
+    assert torch.equal(parameters_of(model), parameters_of(twin))
+    assert all(p.grad is None for p in other.parameters())
+
+
+@pytest.mark.parametrize("correction", ["none", "oracle"])
+def test_a_target_of_another_network_is_no_matter_without_an_expansion(correction):
+    model, _ = twins(mlp)
+    other, _ = twins(mlp, seed=1)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction)
+    optimizer.backward(lambda: (values(model), values(other)))  # warnings are errors here
+    optimizer.step()
+    if correction == "none":
+        OPTIMIZERS["tdprop"](model, correction="none").backward(values(model), values(other))
+
+
+@pytest.mark.parametrize("given", ["tensors", "function", "keywords"])
+@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.parametrize("moment", ["at first", "later"])
+@pytest.mark.parametrize("correction", [*CORRECTIONS, "reservoir", "auto"])
+def test_swapped_arguments_are_refused(correction, moment, m, given):
+    """Trained would be the other network, toward this one's values."""
+    model, _ = twins(mlp)
+    other, _ = twins(mlp, seed=1)
+    optimizer = OPTIMIZERS["sgd"](model, correction=correction, on_nonfinite="raise")
+    x = ROW[:m]
+    if correction == "oracle" and given != "function":
+        pytest.skip("an oracle needs functions")
+    if moment == "later":
+        if correction in ("none", "oracle", "reservoir", "auto"):
+            pytest.skip("only the first batch is looked at, or those that are chosen")
+        train(model, optimizer, Stream(m), 2)
+    prediction, target = other(x).squeeze(-1), model(x).squeeze(-1)
+    with pytest.raises(ValueError, match=r"target depends on this optimizer's parameters but.*look swapped"):
+        if given == "keywords":
+            optimizer.backward(prediction=prediction, target=target)
+        elif given == "tensors":
+            optimizer.backward(prediction, target)
+        else:
+            optimizer.backward(lambda: (prediction, target))
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_a_live_target_does_not_warn():

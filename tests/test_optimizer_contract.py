@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from contextlib import nullcontext
 from functools import partial
 
@@ -18,7 +19,11 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import unstale
+from unstale import _options
 from unstale.corrections.blocks import MIN_SAMPLES_TO_MERGE
+
+# Some options are given to all corrections, although not all of them use them.
+pytestmark = pytest.mark.filterwarnings("ignore::unstale.UnusedOptionWarning")
 
 OPTIMIZERS = {
     "sgd": lambda p, lr=0.1, **o: unstale.CorrectedSGD(p, lr=lr, beta=0.8, **o),
@@ -201,6 +206,8 @@ LOSSES = {
     "default": ((), half_squared),
     "half_squared": (("half_squared",), half_squared),
     "squared": (("squared",), torch.square),
+    "mse": (("mse",), lambda r: nn.functional.mse_loss(r, torch.zeros_like(r), reduction="none")),
+    "smooth_l1": (("smooth_l1",), lambda r: nn.functional.smooth_l1_loss(r, torch.zeros_like(r), reduction="none")),
     "huber": (("huber",), lambda r: nn.functional.huber_loss(r, torch.zeros_like(r), reduction="none")),
     "a user's": ((log_cosh,), log_cosh),
 }
@@ -223,7 +230,7 @@ def test_grad_is_the_ordinary_one_and_accumulates(correction, path, loss, weight
         else:
             mean = optimizer.backward(batch, weight=WEIGHTS[weight])
         prediction, target = batch()
-        assert_near(mean, (WEIGHTS[weight] * ordinary(prediction - target)).mean().detach(), 1e-12)
+        assert_near(mean, ordinary(prediction - target).mean().detach(), 1e-12)  # without weights
         assert not mean.requires_grad
         semi_gradient(two.batch(twin), ordinary, WEIGHTS[weight])
         for got, expected in zip(grads_of(model), grads_of(twin), strict=True):
@@ -708,9 +715,17 @@ def test_a_group_added_later(base, correction, moment):
         lambda m: list(m.named_parameters()),
         lambda m: [{"params": m}],
         lambda m: [{"params": list(m.named_parameters())}],
+        lambda m: list(m),
+        lambda m: (m[:2], m[2:]),
+        lambda m: (part for part in (m[:2], m[2:])),
+        lambda m: [m[0].weight, m[0].bias, *m[1:]],
+        lambda m: [*m, m, *m.parameters()],
+        lambda m: [{"params": [m[:2], *m[2:].parameters()]}],
+        lambda m: {"a": m[:2], "b": m[2:]}.values(),
     ],
-    ids=["module", "parameters", "named", "group of a module", "group of named"],
-)
+    ids=["module", "parameters", "named", "group of a module", "group of named", "list of modules", "tuple of modules",
+         "generator of modules", "modules and parameters", "the same several times", "group of both", "values"],
+)  # fmt: skip
 @every_base
 def test_parameters_may_be_given_in_every_way(base, given):
     model, twin = twins(mlp)
@@ -718,6 +733,84 @@ def test_parameters_may_be_given_in_every_way(base, given):
     train(model, optimizer, Stream(), 5)
     train(twin, other, Stream(), 5)
     assert_near(parameters_of(model), parameters_of(twin), 1e-12)
+
+
+def test_modules_with_a_common_part_have_it_once():
+    trunk = nn.Linear(3, 4)
+    critics = [nn.Sequential(trunk, nn.Tanh(), nn.Linear(4, 1)) for _ in range(2)]
+    optimizer = unstale.CorrectedSGD(critics, lr=0.1)
+    (group,) = optimizer.param_groups
+    assert [id(p) for p in group["params"]] == [
+        id(p) for p in (*trunk.parameters(), *critics[0][2].parameters(), *critics[1][2].parameters())
+    ]
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    values, following = (torch.cat([critic(z) for critic in critics], -1) for z in (x, y))
+    optimizer.backward(values, 0.9 * following)
+    optimizer.step()
+    optimizer.add_param_group({"params": [nn.Linear(3, 1), nn.Linear(3, 1)]})
+    assert len(optimizer.param_groups[1]["params"]) == 4
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        unstale.CorrectedSGD([{"params": critics[:1]}, {"params": critics[1:]}], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "bad, error",
+    [
+        (torch.zeros(2), TypeError),
+        ([{"params": {torch.zeros(2)}}], TypeError),
+        ([], ValueError),
+        (None, TypeError),
+        ([nn.Linear(1, 1), "weight"], TypeError),
+    ],
+)
+def test_what_torch_refuses_as_parameters_is_refused(bad, error):
+    with pytest.raises(error):
+        unstale.CorrectedSGD(bad, lr=0.1)
+
+
+USELESS = {
+    "budget and none": (dict(correction="none", budget=3.0), "budget=3.0 has no effect with correction='none'"),
+    "seed and none": (dict(correction="none", seed=7), "seed=7 has no effect with correction='none'"),
+    "seed and dense": (dict(correction="dense", seed=7), "seed=7 has no effect with correction='dense'"),
+    "budget and window": (dict(correction="window", budget=3.0), "It is for 'reservoir', 'auto'"),
+    "horizon and dense": (dict(correction="dense", horizon=9), "horizon=9 .*'dense'.*'window', 'oracle', 'auto'"),
+    "trust and oracle": (dict(correction="oracle", trust=0.5), "trust=0.5 has no effect"),
+    "recursion and none": (dict(correction="none", recursion="literal"), "recursion='literal' has no effect"),
+    "budget and slots": (dict(budget=3.0, slots=256), "budget=3.0 has no effect, because slots=256 are given"),
+}
+
+
+@pytest.mark.parametrize("where", ["for all", "for a group", "for a group added later"])
+@pytest.mark.parametrize("options", USELESS)
+def test_options_without_effect_warn(options, where):
+    given, message = USELESS[options]
+    with pytest.warns(unstale.UnusedOptionWarning, match=message) as caught:
+        if where == "for all":
+            unstale.CorrectedSGD(nn.Linear(2, 1), lr=0.1, **given)
+        elif where == "for a group":
+            unstale.CorrectedSGD([{"params": nn.Linear(2, 1)}, {"params": nn.Linear(2, 1), **given}], lr=0.1)
+        else:
+            optimizer = unstale.CorrectedSGD(nn.Linear(2, 1), lr=0.1)
+            optimizer.add_param_group({"params": nn.Linear(2, 1), **given})
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
+def test_options_with_an_effect_somewhere_do_not_warn():
+    """Options of the whole optimizer are for the groups that use them; defaults are no wish."""
+    warnings.simplefilter("error")
+    one, two = nn.Linear(2, 1), nn.Linear(2, 1)
+    groups = [{"params": one, "correction": "none"}, {"params": two, "correction": "window"}]
+    optimizer = unstale.CorrectedSGD(groups, lr=0.1, horizon=5, trust=0.5)
+    unstale.CorrectedSGD([{"params": one, "correction": "blocks"}, {"params": two}], lr=0.1, block_size=2)
+    unstale.CorrectedSGD(
+        one, lr=0.1, correction="none", **{k: v for k, v in _options.DEFAULTS.items() if k != "correction"}
+    )
+    unstale.CorrectedSGD(one, lr=0.1, correction="none", trust=None)
+    again = unstale.CorrectedSGD([dict(group) for group in optimizer.param_groups], lr=0.1)
+    again.load_state_dict(optimizer.state_dict())
+    other = unstale.CorrectedSGD(one, lr=0.1, correction="none")
+    other.load_state_dict(unstale.CorrectedSGD(two, lr=0.1, horizon=5, correction="window").state_dict())
+    assert other.param_groups[0]["correction"] == "window" and other.param_groups[0]["horizon"] == 5
 
 
 @pytest.mark.parametrize("groups", ["one group", "three groups"])
@@ -1166,7 +1259,8 @@ def test_a_prediction_of_another_network_is_refused(correction):
     x = torch.ones(2, 3)
     with pytest.raises(ValueError, match="depends on none of this optimizer's parameters"):
         optimizer.backward(twin(x).squeeze(-1), 0.9 * twin(x).squeeze(-1))
-    optimizer.backward(model(x).squeeze(-1), 0.9 * twin(x).squeeze(-1))  # a target may
+    with pytest.warns(unstale.UnfollowedTargetWarning):
+        optimizer.backward(model(x).squeeze(-1), 0.9 * twin(x).squeeze(-1))  # a target may
 
 
 def test_states_of_other_optimizers_are_refused():

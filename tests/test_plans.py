@@ -17,6 +17,9 @@ from unstale._options import DEFAULTS
 from unstale.corrections import ReservoirPlan, Sizes, default_horizon, make_plan, select, slot_numbers, too_few_slots
 from unstale.momentum import MEMORY_SHARE, growing_beta
 
+# Some options are given to all corrections, although not all of them use them.
+pytestmark = pytest.mark.filterwarnings("ignore::unstale.UnusedOptionWarning")
+
 
 def sizes_of(parameters=300, batch=4, slot_numbers=None, device="cpu", itemsize=4):
     numbers = 2 * parameters if slot_numbers is None else slot_numbers

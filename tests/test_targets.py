@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import pytest
@@ -40,7 +41,13 @@ class Transitions(NamedTuple):
     policy: list[list[float]]
     next_action: list[int]
     terminated: list[bool]
-    gamma: float
+    gammas: list[float]
+    is_one_gamma: bool
+
+    @property
+    def gamma(self) -> float | Tensor:
+        """As a number, or one per transition."""
+        return self.gammas[0] if self.is_one_gamma else torch.tensor(self.gammas, dtype=torch.float64)
 
 
 @st.composite
@@ -52,9 +59,11 @@ def transitions(draw: st.DrawFn) -> Transitions:
 
     # A permutation has no ties, so that the best action is one action.
     order = st.permutations([float(a) for a in range(actions)])
+    is_one_gamma = draw(st.booleans())
     return Transitions(
         each(NUMBERS), each(order), each(order), each(st.lists(UNIT, min_size=actions, max_size=actions)),
-        each(st.integers(0, actions - 1)), each(st.booleans()), draw(UNIT),
+        each(st.integers(0, actions - 1)), each(st.booleans()), [draw(UNIT)] * m if is_one_gamma else each(UNIT),
+        is_one_gamma,
     )  # fmt: skip
 
 
@@ -65,8 +74,8 @@ def oracle(case: Transitions, weights: list[list[float]]) -> tuple[list[float], 
         value, slope = reward, [0.0] * len(weights[k])
         if not case.terminated[k]:
             for a, weight in enumerate(weights[k]):
-                value += case.gamma * weight * case.next_q[k][a]
-                slope[a] = case.gamma * weight
+                value += case.gammas[k] * weight * case.next_q[k][a]
+                slope[a] = case.gammas[k] * weight
         values.append(value)
         slopes.append(slope)
     return values, slopes
@@ -107,6 +116,12 @@ def test_transitions_match_the_definitions(flag: torch.dtype, case: Transitions)
     assert torch.autograd.grad(target.sum(), select, allow_unused=True) == (None,)
 
 
+@pytest.mark.parametrize("gamma", [torch.tensor(0.5), torch.full((2,), 0.5, dtype=torch.float64)])
+def test_discounts_do_not_change_the_precision(gamma: Tensor) -> None:
+    target = targets.td(torch.ones(2).float(), torch.ones(2).float(), torch.tensor([False, True]), gamma)
+    assert target.dtype == torch.float32 and target.tolist() == [1.5, 1.0]
+
+
 def test_expected_sarsa_is_live_in_the_policy() -> None:
     q, policy = leaf([[2.0, 4.0], [6.0, 8.0]]), leaf([[0.25, 0.75], [1.0, 0.0]])
     target = targets.expected_sarsa(torch.zeros(2), q, policy, torch.tensor([False, True]), 0.5)
@@ -144,11 +159,17 @@ class Trajectory(NamedTuple):
     next_values: list[float]
     terminated: list[bool]
     truncated: list[bool]
-    gamma: float
+    gammas: list[float]
+    is_one_gamma: bool
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, float | Tensor]:
         flags = torch.tensor(self.terminated), torch.tensor(self.truncated)
-        return leaf(self.rewards), leaf(self.next_values), *flags, self.gamma
+        gamma = self.gammas[0] if self.is_one_gamma else torch.tensor(self.gammas, dtype=torch.float64)
+        return leaf(self.rewards), leaf(self.next_values), *flags, gamma
+
+    def discount(self, t: int, k: int) -> float:
+        """That of what comes ``k`` steps after ``t``."""
+        return math.prod(self.gammas[t : t + k])
 
 
 @st.composite
@@ -157,7 +178,9 @@ def trajectories(draw: st.DrawFn, length: int | None = None) -> Trajectory:
     # Ends are rare enough for long episodes to be drawn, and both kinds may fall on one step.
     rare = st.sampled_from([False, False, False, True])
     each = [draw(st.lists(one, min_size=length, max_size=length)) for one in (NUMBERS, NUMBERS, rare, rare)]
-    return Trajectory(*each, gamma=draw(UNIT))
+    if draw(st.booleans()):
+        return Trajectory(*each, [draw(UNIT)] * length, True)
+    return Trajectory(*each, draw(st.lists(UNIT, min_size=length, max_size=length)), False)
 
 
 class Weights(NamedTuple):
@@ -184,9 +207,9 @@ def n_step_weights(case: Trajectory, t: int, n: int) -> Weights:
     found = Weights([0.0] * len(case.rewards), [0.0] * len(case.rewards))
     steps = min(n, steps_left(case, t))
     for k in range(steps):
-        found.of_rewards[t + k] = case.gamma**k
+        found.of_rewards[t + k] = case.discount(t, k)
     if not case.terminated[t + steps - 1]:
-        found.of_values[t + steps - 1] = case.gamma**steps
+        found.of_values[t + steps - 1] = case.discount(t, steps)
     return found
 
 
@@ -241,7 +264,7 @@ def test_the_ends_of_the_range(case: Trajectory) -> None:
             later = 0.0
         elif case.truncated[t] or t == len(case.rewards) - 1:
             later = case.next_values[t]
-        later = case.rewards[t] + gamma * later
+        later = case.rewards[t] + case.gammas[t] * later
         returns.insert(0, later)
     close(targets.td_lambda(*trajectory, lam=1.0), returns)
     close(targets.n_step(*trajectory, n=len(returns)), returns)
@@ -250,10 +273,10 @@ def test_the_ends_of_the_range(case: Trajectory) -> None:
 @settings(deadline=None, max_examples=25)
 @given(cases=st.lists(trajectories(length=5), min_size=6, max_size=6), n=st.integers(1, 6), lam=UNIT)
 def test_trajectories_side_by_side_equal_each_alone(cases: list[Trajectory], n: int, lam: float) -> None:
-    alone = [case._replace(gamma=0.9).tensors() for case in cases]
-    together = [torch.stack(column, 1).unflatten(1, (2, 3)) for column in list(zip(*alone, strict=True))[:4]]
+    alone = [case._replace(is_one_gamma=False).tensors() for case in cases]
+    together = [torch.stack(column, 1).unflatten(1, (2, 3)) for column in zip(*alone, strict=True)]
     for function, last in ((targets.n_step, n), (targets.td_lambda, lam)):
-        whole = function(*together, 0.9, last)
+        whole = function(*together, last)
         assert whole.shape == (5, 2, 3)
         each = torch.stack([function(*one, last) for one in alone], 1)
         torch.testing.assert_close(whole.flatten(1), each, rtol=1e-12, atol=1e-12)
@@ -271,7 +294,7 @@ def test_an_episode_never_sees_the_next(function, last, end: str) -> None:  # ty
 
 # ------------------------------------------------------------------------ errors
 
-M, A = torch.zeros(3), torch.zeros(3, 2)
+M, A, NAN = torch.zeros(3), torch.zeros(3, 2), float("nan")
 ACTION = torch.zeros(3, dtype=torch.long)
 
 
@@ -286,6 +309,24 @@ ACTION = torch.zeros(3, dtype=torch.long)
          lambda: targets.td(M, M, False, 0.9)),
         (TypeError, r"reward must be a tensor, not list", lambda: targets.td([0.0], M, M, 0.9)),
         (ValueError, r"gamma must be in \[0, 1\], got 1.5", lambda: targets.td(M, M, M, 1.5)),
+        (ValueError, r"gamma must be in \[0, 1\], got discounts from 0 to 1.5",
+         lambda: targets.td(M, M, M, torch.tensor([0.0, 1.5, 1.0]))),
+        (ValueError, r"gamma must be in \[0, 1\]", lambda: targets.td(M, M, M, torch.tensor([0.0, NAN, 1.0]))),
+        (ValueError, r"gamma must have the shape of reward, \[3\], but has shape \[2\]",
+         lambda: targets.td(M, M, M, torch.ones(2))),
+        (ValueError, r"gamma must have the shape of reward, \[3\], but has shape \[3, 1\].*gamma\.squeeze",
+         lambda: targets.q_learning(M, A, M, torch.ones(3, 1))),
+        (ValueError, r"gamma must have the shape of rewards", lambda: targets.n_step(M, M, M, M, torch.ones(2), 2)),
+        (ValueError, r"gamma must have the shape of rewards", lambda: targets.td_lambda(M, M, M, M, torch.ones(2), 1)),
+        (TypeError, r"gamma must be a number or a tensor, not NoneType", lambda: targets.td(M, M, M, None)),
+        (TypeError, r"gamma must .*not torch.bool; gamma and terminated look swapped",
+         lambda: targets.td(M, M, 0.9, M.bool())),
+        (TypeError, r"terminated must .*not the number 0.9; gamma and terminated look swapped",
+         lambda: targets.expected_sarsa(M, A, A, 0.9, M)),
+        (ValueError, r"terminated must hold zeros and ones; gamma and terminated look swapped",
+         lambda: targets.sarsa(M, A, ACTION, torch.full((3,), 0.9), M)),
+        (TypeError, r"gamma .*look swapped", lambda: targets.n_step(M, M, 0.9, M, M.long(), 2)),
+        (TypeError, r"gamma .*look swapped", lambda: targets.td_lambda(M, M, M, 0.9, M.bool(), 0.5)),
         (ValueError, r"next_q must .*axis of actions", lambda: targets.q_learning(M, M, M, 0.9)),
         (ValueError, r"next_q must .*axis of actions", lambda: targets.q_learning(M, torch.zeros(3, 0), M, 0.9)),
         (ValueError, r"next_q must .*reward\.squeeze\(-1\)", lambda: targets.q_learning(M[:, None], A, M, 0.9)),

@@ -82,9 +82,9 @@ def test_layers_that_change_their_form(lengths, accumulate):
     g = torch.Generator().manual_seed(0)
     data = [torch.randn(2, 2, length, 5, generator=g) for length in lengths]
     paths = []
-    for correction in ("window", "dense"):
+    for options in (dict(correction="window", horizon=50), dict(correction="dense")):
         model, _ = twins(Net)
-        optimizer = unstale.CorrectedSGD(model, lr=0.3, correction=correction, trust=None, horizon=50)
+        optimizer = unstale.CorrectedSGD(model, lr=0.3, trust=None, **options)
         for place, (s, n) in enumerate(data * 2):
             optimizer.backward(model(s), 0.9 * model(n))
             if not accumulate or place % 2:

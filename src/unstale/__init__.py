@@ -1,8 +1,9 @@
 """Optimizers for temporal-difference learning whose momentum is corrected for moving targets."""
 
 from . import corrections, diagnostics, losses, targets
-from ._batch import ConstantTargetWarning
+from ._batch import ConstantTargetWarning, UnfollowedTargetWarning
 from ._compat import observe, unobserve
+from ._options import UnusedOptionWarning
 from ._param_group import AmbiguousScalingWarning, FewSlotsWarning
 from .corrections import paper_horizon
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
@@ -19,6 +20,8 @@ __all__ = [
     "CorrectedTDprop",
     "FewSlotsWarning",
     "SlowGradientsWarning",
+    "UnfollowedTargetWarning",
+    "UnusedOptionWarning",
     "corrections",
     "diagnostics",
     "losses",

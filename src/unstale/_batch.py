@@ -21,12 +21,18 @@ class ConstantTargetWarning(UserWarning):
     """The target has no graph: valid (regression, a frozen network), but often an unintended ``detach()``."""
 
 
+class UnfollowedTargetWarning(ConstantTargetWarning):
+    """The target depends on no parameter of the optimizer: it comes from another network, which is not followed."""
+
+
 class EvaluatedBatch(NamedTuple):
-    """A batch at some parameters. Slope and curvature contain the ``1/m`` of the mean and the samples' weights."""
+    """A batch at some parameters, flattened: every entry of the prediction is a sample. Slope and curvature contain the
+    ``1/m`` of the mean and the samples' weights."""
 
     prediction: Tensor
     target: Tensor | None  # None if it depends on no parameter
-    loss: Tensor  # the mean, detached
+    columns: int  # the size of the last axis before flattening; 1 for a prediction of shape [m]
+    loss: Tensor  # the mean without weights, detached
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
@@ -49,18 +55,31 @@ class BackwardCall(NamedTuple):
     def evaluate(self, prediction: Tensor, target: Tensor | float | None) -> EvaluatedBatch:
         """Loss, slopes and curvatures of a batch."""
         prediction, target = check_batch(prediction, target)
-        value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - target.detach())
+        constant = target.detach()
+        value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - constant, constant)
         if value.dtype.itemsize < 4:
             value = value.float()  # the sum of a batch may exceed float16
-        total = value.sum()
-        live = target if target.requires_grad else None
+        total, count = value.sum(), prediction.numel()
+        share: Tensor | float
         if isinstance(self.weight, Tensor):
-            share = _check_weight(self.weight.detach(), prediction) / len(value)
+            share = _expanded_weight(self.weight.detach(), prediction) / count
             check = total + (share * 0).sum()
-            return EvaluatedBatch(prediction, live, (value * share).sum(), check, slope * share, curvature * share)
-        each = self.weight / prediction.shape[0]
-        check = total if math.isfinite(each) else total * each
-        return EvaluatedBatch(prediction, live, total * each, check, slope * each, curvature * each)
+        else:
+            share = self.weight / count
+            check = total if math.isfinite(share) else total * share
+        return EvaluatedBatch(
+            prediction=_flat(prediction),
+            target=_flat(target) if target.requires_grad else None,
+            columns=prediction.shape[-1] if prediction.ndim > 1 else 1,
+            loss=total / count,
+            check=check,
+            slope=_flat(slope * share),
+            curvature=_flat(curvature * share),
+        )
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x if x.ndim == 1 else x.reshape(-1)
 
 
 def read_batch(
@@ -82,7 +101,7 @@ def read_batch(
 
 
 def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
-    """Prediction and target as two tensors of shape ``[m]``, or an error."""
+    """Prediction and target as two tensors of the same shape, with one axis or more; or an error."""
     if not isinstance(prediction, Tensor):
         raise TypeError(f"prediction must be a tensor, not {type(prediction).__name__}.")
     if not isinstance(target, Tensor | int | float):
@@ -92,43 +111,55 @@ def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tens
         target = torch.as_tensor(target, dtype=prediction.dtype)
     if target.device != prediction.device:
         target = target.to(prediction.device)
+    if prediction.ndim == 0:
+        raise ValueError("prediction must have one entry per sample, but has shape []. Use .reshape(1).")
     if target.ndim == 0:
         target = target.expand(prediction.shape)
-    for name, tensor in (("prediction", prediction), ("target", target)):
-        if tensor.ndim != 1:
-            raise ValueError(
-                f"{name} must have shape [m], one number per sample, but has shape {list(tensor.shape)}."
-                + _shape_advice(tensor)
-            )
     if prediction.shape != target.shape:
-        raise ValueError(f"prediction has {len(prediction)} samples but target has {len(target)}.")
-    if len(prediction) == 0:
+        raise ValueError(
+            f"prediction and target must have the same shape, but have shapes {list(prediction.shape)} and "
+            f"{list(target.shape)}; they are not broadcast." + _shape_advice(prediction.shape, target.shape)
+        )
+    if prediction.numel() == 0:
         raise ValueError("prediction is an empty batch; skip backward() and step() when there is no data.")
     if not prediction.is_floating_point():
         raise TypeError(f"prediction must be floating point, not {prediction.dtype}.")
     if not prediction.requires_grad:
+        swapped = "" if not target.requires_grad else " But target does: the arguments look swapped."
         raise ValueError(
-            "prediction does not depend on any parameter: it is detached, or was computed under torch.no_grad(). "
-            "Pass the network's live output."
+            f"prediction does not depend on any parameter.{swapped} The order is (prediction, target), with the "
+            "network's live output as the prediction: not detached, and not computed under torch.no_grad()."
         )
     return prediction, target
 
 
-def _check_weight(weight: Tensor, prediction: Tensor) -> Tensor:
-    if weight.ndim and weight.shape != prediction.shape:
-        raise ValueError(
-            f"weight must be a number or have shape [{prediction.shape[0]}], one per sample, but has shape "
-            f"{list(weight.shape)}." + (" Use .squeeze(-1)." if weight.ndim == 2 else "")
+def _expanded_weight(weight: Tensor, prediction: Tensor) -> Tensor:
+    """A weight that multiplies losses of the prediction's shape: of that shape, without its last axis, or a number."""
+    if weight.ndim == 0 or weight.shape == prediction.shape:
+        return weight
+    if prediction.ndim > 1 and weight.shape == prediction.shape[:-1]:
+        return weight.unsqueeze(-1).expand(prediction.shape)
+    shapes = f"{list(prediction.shape)}" + (f" or {list(prediction.shape[:-1])}" if prediction.ndim > 1 else "")
+    raise ValueError(
+        f"weight must be a number or have shape {shapes}, but has shape {list(weight.shape)}."
+        + (" Use .squeeze(-1)." if weight.ndim > 1 and weight.shape[-1] == 1 else "")
+    )
+
+
+def _shape_advice(prediction: torch.Size, target: torch.Size) -> str:
+    for name, this, other in (("prediction", prediction, target), ("target", target, prediction)):
+        if this == (*other, 1):
+            return f" Use {name}.squeeze(-1)."
+    if len(target) == 2 and target[0] == target[1] and prediction in ((target[0],), (target[0], 1)):
+        return " A target [m, m] is the sum of [m] and [m, 1]: use .squeeze(-1) on the values before adding rewards."
+    if prediction[:-1] == target:
+        return (
+            " If these are action values, choose one per sample, such as q.gather(1, action[:, None]).squeeze(1). If "
+            "all columns have the same target, use target.unsqueeze(-1).expand_as(prediction)."
         )
-    return weight
-
-
-def _shape_advice(tensor: Tensor) -> str:
-    if tensor.ndim == 2 and tensor.shape[1] == 1:
-        return " Use .squeeze(-1)."
-    if tensor.ndim == 2:
-        return " Choose one value per sample, such as q.gather(1, action[:, None]).squeeze(1), or .flatten() it."
-    return " Use .flatten(), or .reshape(1) for a single sample."
+    if target[:-1] == prediction:
+        return " Choose one target per sample, such as r + gamma * next_q.max(-1).values."
+    return ""
 
 
 def warn_constant_target() -> None:
@@ -139,5 +170,17 @@ def warn_constant_target() -> None:
         "(regression, a frozen target network), ignore this with warnings.simplefilter('ignore', "
         "unstale.ConstantTargetWarning).",
         ConstantTargetWarning,
+        stacklevel=user_stacklevel(),
+    )
+
+
+def warn_unfollowed_target() -> None:
+    """Warn about a target of another network."""
+    warnings.warn(
+        "target depends on parameters, but on none that this optimizer corrects: it comes from another network, whose "
+        "changes the correction does not follow, so only the prediction's half of the staleness is corrected. If that "
+        "is intended (a target network), ignore this with warnings.simplefilter('ignore', "
+        "unstale.UnfollowedTargetWarning).",
+        UnfollowedTargetWarning,
         stacklevel=user_stacklevel(),
     )

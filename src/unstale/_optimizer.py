@@ -11,7 +11,7 @@ import gc
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _options, corrections, losses
-from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, read_batch, warn_constant_target
+from ._batch import (
+    BackwardCall,
+    BatchFunction,
+    EvaluatedBatch,
+    read_batch,
+    warn_constant_target,
+    warn_unfollowed_target,
+)
 from ._param_group import GroupState, ParamGroup
 from ._warnings import user_stacklevel
 from .losses import Loss
@@ -36,7 +43,7 @@ from .per_sample.linearize import (
     trace_batch,
     warn_irregular,
 )
-from .per_sample.ownership import Trace
+from .per_sample.ownership import Trace, reached_leaves
 
 # Changes when a state that was saved before can no longer be loaded.
 STATE_FORMAT = 3
@@ -46,6 +53,11 @@ UNRELATED_PREDICTION = (
     "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
     "the optimizer from the model that predicts), or reentrant checkpointing hides them (use checkpoint(..., "
     "use_reentrant=False))."
+)
+SWAPPED_ARGUMENTS = (
+    "target depends on this optimizer's parameters but prediction does not: the arguments look swapped. The order is "
+    "backward(prediction, target), where prediction is the output of the model that the optimizer was made from. (Or "
+    "reentrant checkpointing hides the parameters of the prediction: use checkpoint(..., use_reentrant=False).)"
 )
 
 
@@ -60,9 +72,8 @@ class CorrectedOptimizer(Optimizer):
         self._reset()
         # Called with every batch, and whether it is the first of its step; see diagnostics.
         self.watchers: list[Callable[[BackwardCall, EvaluatedBatch, bool], None]] = []
-        if isinstance(params, nn.Module):
-            params = parameters_of(params)
-        super().__init__(params, {**defaults, **_options.DEFAULTS, **given})
+        super().__init__(expanded(params), {**defaults, **_options.DEFAULTS, **given})
+        _options.refuse_unused(given, self.param_groups)
 
     def _reset(self) -> None:
         """Forget everything that is not saved."""
@@ -72,10 +83,12 @@ class CorrectedOptimizer(Optimizer):
         self._warned: set[str] = set()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group. Its ``params`` can be a module. Each group is corrected separately, with its own options."""
-        if isinstance(param_group["params"], nn.Module):
-            param_group = {**param_group, "params": parameters_of(param_group["params"])}
-        _options.check({**self.defaults, **param_group})
+        """Add a group. Its ``params`` can be modules. Each group is corrected separately, with its own options."""
+        param_group = {**param_group, "params": expanded(param_group["params"])}
+        settings = {**self.defaults, **param_group}
+        _options.check(settings)
+        if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
+            _options.refuse_unused(param_group, [settings])
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
@@ -95,15 +108,20 @@ class CorrectedOptimizer(Optimizer):
         Instead of ``loss(prediction - target.detach()).mean().backward()``.
 
         Args:
-            prediction: the network's values for a batch, shape ``[m]``; or the batch as a function that computes
-                prediction and target afresh, which ``correction="oracle"`` and ``refresh`` need.
-            target: TD target, shape ``[m]``, *not* detached: the correction needs its gradient.
-            loss: elementwise loss of the residual, ``½ δ²`` by default: a name, a function of
-                :mod:`unstale.losses`, or any twice-differentiable function of a tensor of residuals.
-            weight: factor of the loss, one per sample (importance weights, ``[m]``) or a number (a loss scale).
+            prediction: the network's values for a batch, of shape ``[m]``, ``[m, k]`` (twin critics, ensembles, several
+                heads), ``[T, B]``, ``[T, B, k]``, or any other with at least one axis; or the batch as a function that
+                computes prediction and target afresh, which ``correction="oracle"`` and ``refresh`` need.
+            target: TD target of the same shape, *not* detached: the correction needs its gradient. A number stands for
+                the same target everywhere; nothing else is broadcast.
+            loss: elementwise loss of the residual, ``½ δ²`` by default: a name (``"half_squared"``, ``"squared"``,
+                ``"mse"``, ``"huber"``, ``"smooth_l1"``), a function of :mod:`unstale.losses`, or any
+                twice-differentiable function of a tensor of residuals.
+            weight: factor of the loss: one per entry, one for each entry of the leading axes (``[m]`` for ``[m, k]``,
+                ``[T, B]`` for ``[T, B, k]``), or a number (a loss scale).
 
         Returns:
-            The mean loss, detached.
+            The mean loss over all entries, without the weights, detached: importance weights change the gradient, not
+            what is reported.
         """
         function, prediction, target = read_batch(prediction, target)
         call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
@@ -115,9 +133,10 @@ class CorrectedOptimizer(Optimizer):
     def backward_log_likelihood(
         self, log_prob: Tensor | Callable[[], Tensor], *, weight: Tensor | float = 1.0
     ) -> Tensor:
-        """:meth:`backward` for classification: ``log_prob [m]`` is the log-likelihood of each sample's right class.
+        """:meth:`backward` for classification: ``log_prob`` is the log-likelihood of each sample's right class.
 
-        The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``.
+        The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``. Shapes of ``log_prob`` and
+        ``weight`` are as for :meth:`backward`: ``[m]``, ``[T, B]`` and so on.
         """
         function: BatchFunction | None = None
         if not isinstance(log_prob, Tensor):
@@ -144,6 +163,7 @@ class CorrectedOptimizer(Optimizer):
         is_first = not any(self.state.values())
         if is_first and not sampled:  # its graph is checked, chosen or not
             self._trace(batch, [group for group in groups if group.needs_samples])
+            self._refuse_swapped(batch)
         is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
         traced = self._trace(batch, [] if is_single else sampled)
         for group in groups:
@@ -174,10 +194,27 @@ class CorrectedOptimizer(Optimizer):
     def _trace(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> TracedBatch:
         if not sampled:
             return TracedBatch([batch.prediction], [Trace()])
-        traced = trace_batch(batch.prediction, batch.target)
-        if not any(id(p) in traced.reached for group in self._groups for p in group.params.parameters):
+        traced = trace_batch(batch.prediction, batch.target, batch.columns)
+        if not self._holds_any(traced.reached):
+            self._refuse_swapped(batch)
             raise ValueError(UNRELATED_PREDICTION)
+        corrected = [group for group in self._groups if group.needs_samples]
+        if batch.target is not None and not self._holds_any(traced.traces[1].reached, corrected):
+            if any(group.is_corrected for group in corrected):
+                self._warn_once("unfollowed target", warn_unfollowed_target)
+            return traced.without_target()
         return traced
+
+    def _holds_any(self, leaves: set[int], groups: list[ParamGroup] | None = None) -> bool:
+        """Whether one of the leaves, given by their ids, is a parameter of these groups (default: all)."""
+        return any(id(p) in leaves for group in groups or self._groups for p in group.params.parameters)
+
+    def _refuse_swapped(self, batch: EvaluatedBatch) -> None:
+        """Raise if the target depends on the parameters and the prediction does not."""
+        if batch.target is None or self._holds_any(reached_leaves(batch.prediction)):
+            return
+        if self._holds_any(reached_leaves(batch.target)):
+            raise ValueError(SWAPPED_ARGUMENTS)
 
     def _versions_of_hidden(self, traced: TracedBatch) -> dict[int, tuple[int, int]]:
         """The state of ``.grad`` of every parameter that the graph of the prediction does not show."""
@@ -201,6 +238,7 @@ class CorrectedOptimizer(Optimizer):
             if is_single:
                 found = linearize_one(batch.prediction, batch.target, params)
                 if found is None:
+                    self._refuse_swapped(batch)
                     raise ValueError(UNRELATED_PREDICTION)
                 return found
             found = linearize(traced, params, outputs, [group.kept_samples(samples) for group in sampled])
@@ -462,7 +500,25 @@ class CorrectedOptimizer(Optimizer):
         self.watchers = self.__dict__.get("watchers", [])
 
 
-def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+def expanded(params: Any) -> Any:
+    """``params`` with every module replaced by its parameters, each parameter once.
+
+    Args:
+        params: a module, an iterable that may contain modules, or anything else that torch's optimizers take, which is
+            returned as it is.
+    """
+    if isinstance(params, nn.Module):
+        params = [params]
+    elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
+        return params  # torch accepts or refuses it
+    params = list(params)
+    if not any(isinstance(part, nn.Module) for part in params):
+        return params
+    found = [p for part in params for p in (_parameters_of(part) if isinstance(part, nn.Module) else [part])]
+    return list({id(p): p for p in found}.values())
+
+
+def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
     """The parameters of a module that is not distributed."""
     for part in module.modules():
         _refuse_distributed_module(part)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 from torch import Tensor
 
 from . import corrections
+from ._warnings import user_stacklevel
+
+
+class UnusedOptionWarning(UserWarning):
+    """An option has no effect with the chosen correction."""
 
 
 class Options(TypedDict, total=False):
@@ -108,6 +114,44 @@ def check(group: dict[str, Any]) -> None:
         raise ValueError(
             f"second_order=True does nothing for correction={group['correction']!r}; "
             "use 'dense', 'blocks' or 'diagonal'."
+        )
+
+
+# The corrections that an option has an effect on.
+_USERS: dict[str, tuple[str, ...]] = {
+    "horizon": ("window", "oracle", "auto"),
+    "budget": ("reservoir", "auto"),
+    "seed": ("reservoir", "auto"),
+    "trust": tuple(name for name in corrections.CLASSES if name != "oracle"),
+    "recursion": tuple(name for name in corrections.CLASSES if name != "oracle"),
+}
+
+
+def refuse_unused(given: dict[str, Any], groups: Sequence[dict[str, Any]]) -> None:
+    """Warn about options that were given but have no effect on any of the groups; raise for a contradiction.
+
+    Args:
+        given: options as they were given for these groups. Defaults are not taken for a wish.
+        groups: the settings of the groups.
+    """
+    used = list(dict.fromkeys(settings["correction"] for settings in groups))
+    names = " and ".join(map(repr, used))
+    if given.get("block_size") is not None and "blocks" not in used:
+        raise ValueError(f"block_size={given['block_size']!r} needs correction='blocks', got {names}.")
+    for option, users in _USERS.items():
+        if option in given and given[option] not in (DEFAULTS[option], None) and not set(used) & set(users):
+            warnings.warn(
+                f"{option}={given[option]!r} has no effect with correction={names}; leave it out. It is for "
+                f"{', '.join(map(repr, users))}.",
+                UnusedOptionWarning,
+                stacklevel=user_stacklevel(),
+            )
+    if given.get("budget", DEFAULTS["budget"]) != DEFAULTS["budget"] and given.get("slots") is not None:
+        warnings.warn(
+            f"budget={given['budget']!r} has no effect, because slots={given['slots']!r} are given; leave one of them "
+            "out.",
+            UnusedOptionWarning,
+            stacklevel=user_stacklevel(),
         )
 
 

@@ -327,7 +327,7 @@ class ParamGroup:
         if not self.needs_samples:
             return self._summed_gradient(batch)
         with self.params.hooks_disabled():
-            found = linearize(trace_batch(batch.prediction, batch.target), [self.params])
+            found = linearize(trace_batch(batch.prediction, batch.target, batch.columns), [self.params])
         return self._linearization(batch, found.gradients[0])
 
 

@@ -126,7 +126,7 @@ class Monitor:
 
     def _linearized(self, batch: EvaluatedBatch) -> Linearization:
         with self._params.hooks_disabled():
-            found = linearize(trace_batch(batch.prediction, batch.target), [self._params])
+            found = linearize(trace_batch(batch.prediction, batch.target, batch.columns), [self._params])
         slope, curvature = (x.to(self._params.device, self._params.dtype) for x in (batch.slope, batch.curvature))
         return Linearization(found.gradients[0], slope, curvature)
 

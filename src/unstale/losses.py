@@ -1,6 +1,6 @@
 """Elementwise losses of the residual, with the two derivatives that the correction needs.
 
-A loss maps residuals ``δ`` of shape ``[m]`` to three tensors of that shape::
+A loss maps residuals ``δ``, of the shape of the prediction, to three tensors of that shape::
 
     value      ℓ(δ)     what is reported
     slope      ℓ'(δ)    weighs each sample in the gradient,     g = mean ℓ'(δ_k) v_k
@@ -10,6 +10,7 @@ A loss maps residuals ``δ`` of shape ``[m]`` to three tensors of that shape::
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,15 +31,77 @@ def half_squared(residual: Tensor) -> Derivatives:
 
 
 def squared(residual: Tensor) -> Derivatives:
-    """``δ²``, as in the paper's figures: twice the gradient and twice the Taylor term."""
+    """``δ²``, as in the paper's figures and in ``torch.nn.functional.mse_loss``: twice the gradient of ``½ δ²``."""
     return Derivatives(residual.square(), 2 * residual, torch.full_like(residual, 2.0))
 
 
+mse = squared
+
+
 def huber(residual: Tensor, delta: float = 1.0) -> Derivatives:
-    """Quadratic within ``±delta`` and linear beyond, where the slope is constant and does not become stale."""
+    """``½ δ²`` within ``±delta`` and linear beyond, as ``torch.nn.functional.huber_loss``.
+
+    Where it is linear, the slope is constant and does not become stale.
+    """
     inside = residual.abs() <= delta
     value = torch.where(inside, residual.square() / 2, delta * (residual.abs() - delta / 2))
     return Derivatives(value, residual.clamp(-delta, delta), inside.to(residual.dtype))
+
+
+def smooth_l1(residual: Tensor, beta: float = 1.0) -> Derivatives:
+    """``½ δ² / beta`` within ``±beta`` and linear beyond, as ``torch.nn.functional.smooth_l1_loss``.
+
+    With ``beta=1`` it is :func:`huber`; in general it is ``huber(residual, delta=beta) / beta``.
+    """
+    if not beta > 0:
+        raise ValueError(f"beta must be positive, got {beta}.")
+    return Derivatives(*(part / beta for part in huber(residual, beta)))
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedValue:
+    """See :func:`clipped_value`. Unlike other losses it depends on the target too."""
+
+    old_value: Tensor
+    clip: float
+
+    def __call__(self, residual: Tensor, target: Tensor) -> Derivatives:
+        """The loss of ``residual = value - target`` and its derivatives by the value."""
+        if self.old_value.shape != residual.shape:
+            raise ValueError(
+                f"old_value must have the shape of the prediction, {list(residual.shape)}, but has shape "
+                f"{list(self.old_value.shape)}."
+            )
+        old = self.old_value.to(residual) - target
+        clipped = torch.minimum(torch.maximum(residual, old - self.clip), old + self.clip)
+        is_free = clipped.abs() <= residual.abs()
+        value = torch.where(is_free, residual, clipped).square() / 2
+        return Derivatives(value, torch.where(is_free, residual, 0.0), is_free.to(residual.dtype))
+
+
+def clipped_value(old_value: Tensor, clip: float) -> ClippedValue:
+    """The clipped value loss of PPO, ``½ max((v - y)², (clip(v, old - ε, old + ε) - y)²)``.
+
+    Its gradient is that of ``½ (v - y)²``, or zero for a sample whose clipped error is the larger one: its value has
+    left ``old ± ε`` towards the target.
+
+    The correction is exact between the kinks: a sample contributes as in :func:`half_squared`, or not at all. Constant
+    are ``old_value`` and, while the parameters move, which samples contribute. The target may move: it is read anew
+    whenever the batch is evaluated (``correction="oracle"``, ``refresh``), and the clipped range does not move with it.
+
+    Args:
+        old_value: ``old``, the values at the time of the rollout, of the prediction's shape; no gradient flows to it.
+        clip: ``ε``, how far a value may move before clipping, above 0.
+
+    >>> value, old_value, target = torch.tensor([0.1, 0.5]), torch.zeros(2), torch.ones(2)
+    >>> clipped_value(old_value, 0.2)(value - target, target).slope  # 0.5 is more than 0.2 closer to the target
+    tensor([-0.9000,  0.0000])
+    """
+    if not isinstance(old_value, Tensor):
+        raise TypeError(f"old_value must be a tensor, not {type(old_value).__name__}.")
+    if not clip > 0:
+        raise ValueError(f"clip must be positive, got {clip}.")
+    return ClippedValue(old_value.detach(), float(clip))
 
 
 def negative_log_likelihood(log_prob: Tensor) -> Derivatives:
@@ -47,24 +110,37 @@ def negative_log_likelihood(log_prob: Tensor) -> Derivatives:
     return Derivatives(-log_prob, -one, one)
 
 
-Loss = Callable[[Tensor], "Derivatives | Tensor"]
+Loss = Callable[[Tensor], "Derivatives | Tensor"] | ClippedValue
 
-NAMED: dict[str, Loss] = {
+# Names of functions here, and those of torch.
+NAMED: dict[str, Callable[[Tensor], Derivatives]] = {
     "half_squared": half_squared,
     "squared": squared,
+    "mse": mse,
     "huber": huber,
+    "smooth_l1": smooth_l1,
 }
 
 
 CLOSED_FORMS = frozenset([*NAMED.values(), negative_log_likelihood])
 
 
-def evaluate(loss: Loss | str, residual: Tensor) -> Derivatives:
-    """``loss`` at ``residual``: a name, a function of this module, or any function ``δ → ℓ(δ)``."""
+def evaluate(loss: Loss | str, residual: Tensor, target: Tensor | None = None) -> Derivatives:
+    """``loss`` at ``residual``: a name, a function of this module, or any function ``δ → ℓ(δ)``.
+
+    Args:
+        loss: the loss.
+        residual: ``δ``, of any shape.
+        target: ``y``, of the same shape, for :func:`clipped_value`.
+    """
     if isinstance(loss, str):
         if loss not in NAMED:
             raise ValueError(f"loss={loss!r} is not known; use one of {sorted(NAMED)} or a function of the residual.")
         loss = NAMED[loss]
+    if isinstance(loss, ClippedValue):
+        if target is None:
+            raise TypeError("clipped_value() needs the target beside the residual.")
+        return loss(residual.detach(), target.detach())
     if loss in CLOSED_FORMS:
         return loss(residual.detach())  # type: ignore[return-value]
     with torch.enable_grad():
@@ -74,7 +150,8 @@ def evaluate(loss: Loss | str, residual: Tensor) -> Derivatives:
         except TypeError as error:
             raise TypeError(
                 "loss must be a function of the residuals alone, such as lambda residual: residual.abs() ** 1.5, or "
-                "one of unstale.losses; losses of two arguments (nn.MSELoss and the like) do not fit."
+                "one of unstale.losses; losses of two arguments do not fit. For nn.MSELoss, nn.HuberLoss and "
+                "nn.SmoothL1Loss use loss='mse', 'huber' and 'smooth_l1'."
             ) from error
     if isinstance(result, Derivatives):
         return Derivatives(*(part.detach() for part in result))

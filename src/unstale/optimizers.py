@@ -18,7 +18,7 @@ class CorrectedSGD(CorrectedOptimizer):
     """Momentum SGD with corrected momentum: ``θ ← θ − lr μ̂``.
 
     Args:
-        params: parameters, parameter groups, or a module.
+        params: a module, a list of modules and parameters, parameters, or parameter groups of these.
         lr: learning rate ``α``.
         beta: decay of the momentum, ``β``. Default: with ``"auto"``, ``"dense"`` and ``"reservoir"`` momentum averages
             over a tenth of the steps so far, at least 10 and at most 2,000 or what the slots allow; 0.9 otherwise.
@@ -55,7 +55,7 @@ class CorrectedAdam(CorrectedOptimizer):
     With ``correction="none"`` it is ``torch.optim.Adam``, or ``AdamW`` with weight decay.
 
     Args:
-        params: parameters, parameter groups, or a module.
+        params: a module, a list of modules and parameters, parameters, or parameter groups of these.
         lr: learning rate ``α``.
         betas: decay of the running means of the gradient and of its square, ``β₁`` and ``β₂``. Default of ``β₁``
             (``None``): with ``"auto"``, ``"dense"`` and ``"reservoir"`` momentum averages over a tenth of the steps so
@@ -114,7 +114,7 @@ class CorrectedRMSprop(CorrectedOptimizer):
     ``torch.optim.RMSprop``.
 
     Args:
-        params: parameters, parameter groups, or a module.
+        params: a module, a list of modules and parameters, parameters, or parameter groups of these.
         lr: learning rate.
         beta: decay of the momentum, ``β``. Default: with ``"auto"``, ``"dense"`` and ``"reservoir"`` momentum averages
             over a tenth of the steps so far, at least 10 and at most 2,000 or what the slots allow; 0.9 otherwise.

@@ -6,34 +6,38 @@ Nothing is detached, so that the correction can use the gradients of the target.
 ``terminated`` and ``truncated`` are kept apart, as in Gymnasium. The last step of a terminated episode does not
 bootstrap; that of a truncated episode does. A step that is both counts as terminated. Both can be bool tensors, or
 tensors of zeros and ones.
+
+The discount ``gamma`` is a number, or a floating-point tensor of the shape of the rewards with one discount per
+transition, each in [0, 1]: the discount of what follows that transition.
 """
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def td(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float) -> Tensor:
+def td(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
     """The one-step target, ``y = r + γ (1 - terminated) V(s')``.
 
     Args:
         reward: ``r``, shape ``[m]``, one number per transition.
         next_value: ``V(s')``, shape ``[m]``, where ``s'`` is the state that the step led to.
         terminated: whether the episode terminated there, shape ``[m]``. Not whether it was truncated.
-        gamma: the discount ``γ``.
+        gamma: the discount ``γ``, a number or ``[m]``: for example ``γ^k`` for a transition that sums ``k`` rewards.
 
     >>> td(torch.tensor([1.0, 1.0]), torch.tensor([8.0, 8.0]), torch.tensor([False, True]), gamma=0.5)
     tensor([5., 1.])
     """
-    _check_unit("gamma", gamma)
-    _check_shapes("reward", reward, next_value=next_value, terminated=terminated)
+    _check_discount(gamma, terminated)
+    _check_shapes("reward", reward, next_value=next_value, terminated=terminated, **_discounts(gamma))
     return reward + _discount(gamma, terminated, next_value) * next_value
 
 
-def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tensor, gamma: float) -> Tensor:
+def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
     """The target of Sarsa, ``y = r + γ (1 - terminated) Q(s', a')``.
 
     Args:
@@ -42,7 +46,7 @@ def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tenso
         next_action: ``a'``, the action taken in ``s'``, whole numbers of shape ``[m]``. Any action is valid where
             the episode terminated.
         terminated: whether the episode terminated at ``s'``, shape ``[m]``.
-        gamma: the discount ``γ``.
+        gamma: the discount ``γ``, a number or one per transition.
 
     >>> q = torch.tensor([[2.0, 4.0], [6.0, 8.0]])
     >>> sarsa(torch.tensor([1.0, 1.0]), q, torch.tensor([1, 0]), torch.tensor([False, False]), gamma=0.5)
@@ -55,7 +59,7 @@ def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tenso
     return td(reward, _chosen(next_q, next_action), terminated, gamma)
 
 
-def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: Tensor, gamma: float) -> Tensor:
+def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
     """The target of expected Sarsa, ``y = r + γ (1 - terminated) Σ_a π(a|s') Q(s', a)``.
 
     Args:
@@ -63,7 +67,7 @@ def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: T
         next_q: ``Q(s', ·)``, shape ``[m, actions]``.
         policy: ``π(·|s')``, probabilities of shape ``[m, actions]``. Gradients flow through it too, if it has a graph.
         terminated: whether the episode terminated at ``s'``, shape ``[m]``.
-        gamma: the discount ``γ``.
+        gamma: the discount ``γ``, a number or one per transition.
 
     >>> q, policy = torch.tensor([[2.0, 4.0]]), torch.tensor([[0.25, 0.75]])
     >>> expected_sarsa(torch.tensor([1.0]), q, policy, torch.tensor([False]), gamma=0.5)
@@ -74,7 +78,7 @@ def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: T
 
 
 def q_learning(
-    reward: Tensor, next_q: Tensor, terminated: Tensor, gamma: float, select: Tensor | None = None
+    reward: Tensor, next_q: Tensor, terminated: Tensor, gamma: float | Tensor, select: Tensor | None = None
 ) -> Tensor:
     """The target of Q-learning, ``y = r + γ (1 - terminated) max_a Q(s', a)``.
 
@@ -85,7 +89,7 @@ def q_learning(
         next_q: ``Q(s', ·)``, shape ``[m, actions]``. Gradients flow through the chosen action's value alone, the
             first of them at a tie.
         terminated: whether the episode terminated at ``s'``, shape ``[m]``.
-        gamma: the discount ``γ``.
+        gamma: the discount ``γ``, a number or one per transition.
         select: the values by which the action is chosen, shape ``[m, actions]``; no gradient flows through them.
             Default: ``next_q``.
 
@@ -100,12 +104,15 @@ def q_learning(
     return td(reward, _chosen(next_q, select.argmax(-1)), terminated, gamma)
 
 
-def n_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, n: int) -> Tensor:
+def n_step(
+    rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, gamma: float | Tensor, n: int
+) -> Tensor:
     """The n-step target of every step of a trajectory, which may hold several episodes one after another::
 
         G_t = r_t + γ r_{t+1} + … + γ^{k-1} r_{t+k-1} + γ^k (1 - terminated_{t+k-1}) V_{t+k}
 
-    where ``k`` is ``n``, or fewer where the episode or the trajectory ends first.
+    where ``k`` is ``n``, or fewer where the episode or the trajectory ends first. With one discount per step, ``γ^j``
+    is the product of the ``j`` discounts ``γ_t … γ_{t+j-1}``.
 
     Args:
         rewards: ``r_t``, shape ``[T, ...]``: time first, then any batch axes.
@@ -114,7 +121,7 @@ def n_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: 
             itself returns in its place.
         terminated: whether the episode terminated at step ``t``, same shape.
         truncated: whether it was cut off there, same shape.
-        gamma: the discount ``γ``.
+        gamma: the discount ``γ``, a number or one per transition.
         n: how many rewards are summed before bootstrapping, at least 1.
 
     >>> no, yes = False, True
@@ -122,8 +129,9 @@ def n_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: 
     >>> n_step(torch.ones(4), torch.full((4,), 8.0), terminated, truncated, gamma=0.5, n=3)
     tensor([3.5000, 5.0000, 1.5000, 1.0000])
     """
-    _check_unit("gamma", gamma)
-    _check_trajectory(rewards, next_values=next_values, terminated=terminated, truncated=truncated)
+    _check_discount(gamma, terminated)
+    flags = dict(terminated=terminated, truncated=truncated)
+    _check_trajectory(rewards, next_values=next_values, **flags, **_discounts(gamma))
     if int(n) != n or n < 1:
         raise ValueError(f"n must be a whole number of at least 1, got {n}; 1 is td().")
     discount, last = _discount(gamma, terminated, next_values), _is_last(terminated, truncated)
@@ -136,7 +144,7 @@ def n_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: 
 
 
 def td_lambda(
-    rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, lam: float
+    rewards: Tensor, next_values: Tensor, terminated: Tensor, truncated: Tensor, gamma: float | Tensor, lam: float
 ) -> Tensor:
     """The λ-return of every step of a trajectory, in the forward view::
 
@@ -151,7 +159,7 @@ def td_lambda(
             at an episode's last step, as in :func:`n_step`.
         terminated: whether the episode terminated at step ``t``, same shape.
         truncated: whether it was cut off there, same shape.
-        gamma: the discount ``γ``.
+        gamma: the discount ``γ``, a number or one per transition.
         lam: ``λ``, from 0 (the one-step target) to 1 (all rewards to the end of the episode).
 
     >>> no, yes = False, True
@@ -159,9 +167,10 @@ def td_lambda(
     >>> td_lambda(torch.ones(4), torch.full((4,), 8.0), terminated, truncated, gamma=0.5, lam=0.5)
     tensor([4.2500, 5.0000, 3.2500, 1.0000])
     """
-    _check_unit("gamma", gamma)
+    _check_discount(gamma, terminated)
     _check_unit("lam", lam)
-    _check_trajectory(rewards, next_values=next_values, terminated=terminated, truncated=truncated)
+    flags = dict(terminated=terminated, truncated=truncated)
+    _check_trajectory(rewards, next_values=next_values, **flags, **_discounts(gamma))
     discount, last = _discount(gamma, terminated, next_values), _is_last(terminated, truncated)
     later = next_values[-1]
     targets: list[Tensor] = []
@@ -173,7 +182,9 @@ def td_lambda(
     return torch.stack(targets[::-1])
 
 
-def _discount(gamma: float, terminated: Tensor, like: Tensor) -> Tensor:
+def _discount(gamma: float | Tensor, terminated: Tensor, like: Tensor) -> Tensor:
+    if isinstance(gamma, Tensor):
+        gamma = gamma.to(like.dtype)
     return gamma * (1 - terminated.to(like.dtype))
 
 
@@ -183,6 +194,31 @@ def _is_last(terminated: Tensor, truncated: Tensor) -> Tensor:
 
 def _chosen(q: Tensor, action: Tensor) -> Tensor:
     return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+
+
+def _discounts(gamma: float | Tensor) -> dict[str, Tensor]:
+    """Discounts whose shape has to be that of the rewards."""
+    return {"gamma": gamma} if isinstance(gamma, Tensor) and gamma.ndim else {}
+
+
+def _check_discount(gamma: Any, terminated: Any) -> None:
+    """Refuse discounts outside of [0, 1], and those that are given in the place of ``terminated``."""
+    swapped = "gamma and terminated look swapped: flags come before gamma."
+    if isinstance(gamma, Tensor) and not gamma.is_floating_point():
+        raise TypeError(f"gamma must be a number or a floating-point tensor, not {gamma.dtype}; {swapped}")
+    if not isinstance(gamma, Tensor | Real) or isinstance(gamma, bool):
+        raise TypeError(f"gamma must be a number or a tensor, not {type(gamma).__name__}.")
+    if isinstance(terminated, float):
+        raise TypeError(f"terminated must be a tensor of flags, not the number {terminated}; {swapped}")
+    if not isinstance(gamma, Tensor) or gamma.ndim == 0:
+        _check_unit("gamma", float(gamma))
+        return
+    if not bool(((gamma >= 0) & (gamma <= 1)).all()):
+        low, high = float(gamma.min()), float(gamma.max())
+        raise ValueError(f"gamma must be in [0, 1], got discounts from {low:g} to {high:g}.")
+    is_number = isinstance(terminated, Tensor) and terminated.is_floating_point()
+    if is_number and not bool(((terminated == 0) | (terminated == 1)).all()):
+        raise ValueError(f"terminated must hold zeros and ones; {swapped}")
 
 
 def _check_unit(name: str, value: float) -> None:

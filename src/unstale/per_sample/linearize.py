@@ -3,6 +3,9 @@
 Parameters of layers whose rows belong to one sample each get factored gradients from one backward pass. All others
 (shared rows, operations without a rule, parameters used outside of layers) get theirs from batched vector-Jacobian
 products. The decision depends on the graph of this batch only; nothing is cached between batches.
+
+Predictions of shape ``[m, k]`` come flattened, ``[m k]``. If the columns share rows (several heads on one trunk), they
+are linearized one by one, which takes ``k`` backward passes instead of one per entry.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor
 from .._flat_params import FlatParams
 from .._warnings import user_stacklevel
 from .autograd_graph import Edge, backward_listening, gradient_edge, run_backward, shape
-from .gradients import EmbeddingRows, Materialized, OuterProducts, SampleGradients
+from .gradients import Batch, EmbeddingRows, Linearization, Materialized, OuterProducts, SampleGradients, merged
 from .jacobian import jacobian
 from .layer_rules import RowGradients
 from .ownership import OwnedCall, Trace, Units, trace
@@ -31,6 +34,8 @@ MAX_MATERIALIZED_ENTRIES = 512
 MAX_SHARED_ENTRIES = 1 << 14
 
 
+# Samples that mix rows take single rows if there are so many times as many as any sample uses.
+MIN_ROWS_PER_USED_ROW = 4
 # Listening in on a backward pass costs some Python per layer; below this many multiply-adds another pass is cheaper.
 MIN_WORK_TO_LISTEN = 1 << 21
 
@@ -44,6 +49,15 @@ class TracedBatch(NamedTuple):
 
     roots: list[Tensor]
     traces: list[Trace]
+    columns: int = 1  # of the tensors before they were flattened
+
+    def without_target(self) -> TracedBatch:
+        """The same with a constant target."""
+        return TracedBatch(self.roots[:1], self.traces[:1], self.columns)
+
+    def irregular(self, wanted: set[int]) -> dict[int, str]:
+        """Which of the parameters, given by their ids, have no factored gradients, and why."""
+        return {key: why for found in reversed(self.traces) for key, why in found.irregular.items() if key in wanted}
 
     @property
     def reached(self) -> set[int]:
@@ -63,10 +77,16 @@ OutputGradients = dict[Edge, Tensor]  # of layer calls, by the edges of their ou
 
 
 @torch.no_grad()
-def trace_batch(prediction: Tensor, target: Tensor | None) -> TracedBatch:
-    """Find the owners of all rows behind ``prediction [m]`` and ``target [m]`` (None if it is constant)."""
+def trace_batch(prediction: Tensor, target: Tensor | None, columns: int = 1) -> TracedBatch:
+    """Find the owners of all rows behind ``prediction [m]`` and ``target [m]`` (None if it is constant).
+
+    Args:
+        prediction: the prediction.
+        target: the target.
+        columns: the size of their last axis before they were flattened.
+    """
     roots = [prediction] if target is None else [prediction, target]
-    return TracedBatch(roots, [trace(root) for root in roots])
+    return TracedBatch(roots, [trace(root) for root in roots], columns)
 
 
 def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
@@ -146,7 +166,11 @@ def linearize(
         kept: how many samples each group will store in the same form, if more than the batch has.
     """
     wanted = {id(p) for group in groups for p in group.parameters if p.requires_grad}
-    irregular = {key: why for found in reversed(batch.traces) for key, why in found.irregular.items() if key in wanted}
+    irregular = batch.irregular(wanted)
+    counts = kept or [len(batch.roots[0])] * len(groups)
+    columns = _columns(batch, wanted) if irregular and batch.columns > 1 else []
+    if columns:
+        return _interleaved([linearize(column, groups, None, counts) for column in columns], groups)
     given: dict[int, _Given] = {key: _Given([], []) for key in wanted if key not in irregular}
     rows = _RowsOfSamples(batch.roots[0])
     used: list[Tensor] = []
@@ -163,9 +187,39 @@ def linearize(
                 if parts is not None:
                     parts[role].append(_by_sample(gradients, rows.of(call)))
     jacobians = _Jacobians(batch.roots)
-    counts = kept or [len(batch.roots[0])] * len(groups)
     pieces = [_gradients_of_group(*each, given, jacobians) for each in zip(groups, counts, strict=True)]
     return Linearized(pieces, irregular, _all_finite(used + jacobians.made))
+
+
+def _columns(batch: TracedBatch, wanted: set[int]) -> list[TracedBatch]:
+    """The columns of a batch one by one; empty if that gives factored gradients to no more parameters."""
+    found: list[TracedBatch] = []
+    for number in range(batch.columns):
+        with torch.enable_grad():
+            roots = [root[number :: batch.columns] for root in batch.roots]
+        found.append(TracedBatch(roots, [trace(root) for root in roots]))
+        if number == 0 and len(found[0].irregular(wanted)) >= len(batch.irregular(wanted)):
+            return []
+    return found
+
+
+def _interleaved(columns: list[Linearized], groups: Sequence[FlatParams]) -> Linearized:
+    """The samples of all columns in the order of the flattened batch: the first of every column, and so on."""
+    pieces: list[tuple[SampleGradients, ...]] = []
+    for number, group in enumerate(groups):
+        parts: list[Batch] = []
+        for column in columns:
+            tensor, axis = next(column.gradients[number][0].with_axes())
+            weight = torch.empty(tensor.shape[axis], dtype=group.dtype, device=group.device)
+            parts.append(Linearization(column.gradients[number], weight, weight))
+        while len(parts) > 1:  # neighbours, so that a sample is copied a logarithmic number of times
+            parts = [merged(parts[start : start + 2]) for start in range(0, len(parts), 2)]
+        (whole,) = parts
+        assert isinstance(whole, Linearization)
+        order = torch.arange(whole.samples, device=group.device).reshape(len(columns), -1).T.flatten()
+        pieces.append(whole.select(order).pieces)
+    irregular = {key: why for column in columns for key, why in column.irregular.items()}
+    return Linearized(pieces, irregular, all(column.is_finite for column in columns))
 
 
 def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samples: int) -> None:
@@ -223,10 +277,10 @@ def _output_gradients(root: Tensor, traced: Trace, weight: float, known: OutputG
 
 class _Rows(NamedTuple):
     """How the rows of a call become samples: row ``chosen[k]`` is sample ``k``'s (``[f, m]`` if samples have several
-    each; ``present`` is 0 where one is missing), or samples mix rows with the weights ``mixing [m, r]``."""
+    each; ``weight`` is 0 where one is missing), or samples mix all rows with the weights ``mixing [m, r]``."""
 
     chosen: slice | Tensor
-    present: Tensor | None = None
+    weight: Tensor | None = None
     mixing: Tensor | None = None
 
 
@@ -250,7 +304,7 @@ class _RowsOfSamples:
         mixing = units.mixing()
         if mixing is not None:
             index = owner.clamp(min=0).to(mixing.device)
-            return _Rows(slice(None), mixing=mixing[:, index] * (owner >= 0).to(mixing))
+            return _mixed_rows(mixing[:, index] * (owner >= 0).to(mixing))
         samples, device = len(self._like), self._like.device
         if len(owner) == samples and torch.equal(owner, torch.arange(samples)):
             return _IN_ORDER
@@ -273,6 +327,16 @@ class _RowsOfSamples:
         return _Rows(index.long().to(device), present.to(device))
 
 
+def _mixed_rows(mixing: Tensor) -> _Rows:
+    """Rows that samples mix with the weights ``mixing [m, r]``. A weight of zero adds nothing: if every sample has few
+    others, only their rows are taken (a target that several predictions share, an n-step return)."""
+    most = max(1, int((mixing != 0).sum(1).max()))
+    if most * MIN_ROWS_PER_USED_ROW > mixing.shape[1]:
+        return _Rows(slice(None), mixing=mixing)
+    chosen = mixing.abs().topk(most).indices
+    return _Rows(chosen.T, mixing.gather(1, chosen).T)
+
+
 def _by_sample(gradients: RowGradients, rows: _Rows) -> RowGradients:
     """Gradients of rows as gradients of samples, with positions for the several rows of a sample."""
     if rows is _IN_ORDER:
@@ -282,8 +346,8 @@ def _by_sample(gradients: RowGradients, rows: _Rows) -> RowGradients:
         if rows.mixing is not None:
             return gradients._replace(tensors=(rows.mixing.to(last) @ last,))
         each = last[rows.chosen]
-        if rows.present is not None:
-            each = each * rows.present.to(each).unsqueeze(-1)
+        if rows.weight is not None:
+            each = each * rows.weight.to(each).unsqueeze(-1)
         return gradients._replace(tensors=(each.sum(0) if each.ndim == 3 else each,))
     if rows.mixing is not None:
         # Every row becomes a position of every sample, weighted by how much the sample takes of it.
@@ -292,8 +356,8 @@ def _by_sample(gradients: RowGradients, rows: _Rows) -> RowGradients:
         wide = [x.unsqueeze(2).expand(*x.shape[:2], samples, *x.shape[2:]).flatten(0, 1) for x in first]
         return gradients._replace(tensors=(*wide, weighted.flatten(0, 1)))
     taken = [x[:, rows.chosen] for x in gradients.tensors]
-    if rows.present is not None:
-        taken[-1] = taken[-1] * rows.present.to(taken[-1]).unsqueeze(-1)
+    if rows.weight is not None:
+        taken[-1] = taken[-1] * rows.weight.to(taken[-1]).unsqueeze(-1)
     if isinstance(rows.chosen, Tensor) and rows.chosen.ndim == 2:
         taken = [x.flatten(0, 1) for x in taken]
     return gradients._replace(tensors=tuple(taken))

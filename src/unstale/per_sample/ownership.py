@@ -70,6 +70,12 @@ class Trace:
     irregular: dict[int, str] = field(default_factory=dict)  # ids of leaves with other uses than layer calls, and why
 
 
+def reached_leaves(root: Tensor) -> set[int]:
+    """The ids of the leaves that ``root`` depends on."""
+    edge = root_edge(root)
+    return {id(root)} if edge is None else {id(leaf) for leaf in read_graph(edge).leaves.values()}
+
+
 class _Owned(NamedTuple):
     units: Units
     owner: Tensor
