@@ -81,6 +81,7 @@ A_DIVERGES, B_DIVERGES, BOTH_DIVERGE = ["full"], ["momentum"], ["full", "momentu
         (better, contrast(ratio=1.3, direction=-0.5), "undecided"),
         (better, contrast(ratio=1.02, holm=0.2), "does not hold"),  # a tie
         (better, contrast(ratio=0.97, holm=0.001), "holds"),  # small, but there
+        (better, contrast(ratio=0.99, holm=0.001), "does not hold"),  # negligible
         (better, contrast(diverging=A_DIVERGES), "holds in part"),
         (better, contrast(diverging=BOTH_DIVERGE), "holds in part"),
         (better, contrast(diverging=B_DIVERGES), "holds"),
@@ -285,7 +286,9 @@ def test_verdict_says_which_parts_hold():
     parts = [part("first", "holds"), part("second", "does not hold"), part("third", "undecided")]
     verdict = make_verdict(3, parts, [], "And more.")
     assert (verdict.answer, verdict.notes) == ("holds in part", "And more.")
-    assert verdict.why == ("Holds: first. Not so: second (second was measured). Undecided: third (third was measured).")
+    assert verdict.why == (
+        "Holds: first. Refuted: second (second was measured). Undecided: third (third was measured)."
+    )
 
 
 def test_parts_that_hold_if_nothing_differs_do_not_save_a_claim():
@@ -320,17 +323,17 @@ def test_explanation_of_one_answer():
     assert explain([part("it is so", "holds")]) == "Holds: it is so (it is so was measured)."
     many = explain([part(x, "holds") for x in "abcde"] + [part("f", "undecided")])
     assert many == "Holds: a; b; 3 more. Undecided: f (f was measured)."
-    assert explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")]) == "Not so: a (1.03x)."
+    assert explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")]) == "Refuted: a (1.03x)."
 
 
 def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     refuted = at_reduced_scale(make_verdict(3, [part("a", "does not hold")], []))
     assert (refuted.answer, refuted.parts[0].answer) == ("undecided", "undecided")
-    assert "refuted, but at a reduced scale" in refuted.why
+    assert "too small a run to decide" in refuted.why
     confirmed = at_reduced_scale(make_verdict(3, [part("a", "holds")], []))
     assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale. ")
     mixed = at_reduced_scale(make_verdict(3, [part("a", "holds"), part("b", "does not hold")], []))
-    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Not so" not in mixed.why
+    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Refuted" not in mixed.why
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
 

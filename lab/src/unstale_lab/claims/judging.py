@@ -11,7 +11,7 @@ rates a diverged run counts as ``worst_error``. If no learning rate is left, the
 if both do, nothing is decided.
 
 ``differs``     holds if a difference is found. Does not hold if the ratio is equivalent to 1. Undecided otherwise.
-``better``      holds if a difference is found, with a ratio below 1 (or below a claimed size). Does not hold if the
+``better``      holds if a difference is found, of 2 % or more (or of a claimed size). Does not hold if the
                 opposite is found, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
                 method claimed to be better diverges at some learning rates, it holds in part.
 ``worse``       the opposite of ``better``.
@@ -53,6 +53,7 @@ SIGNIFICANCE_LEVEL = 0.05
 MIN_SEEDS = 5
 EQUIVALENCE_MARGIN = 1.15  # a factor; see above
 MAX_DIVERGENCE_RATE = 0.25  # of each method, where errors are compared
+NEGLIGIBLE = 1.02  # a ratio so close to 1 is no advantage, even if it is significant
 MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 MAX_LISTED_PARTS = 2
 
@@ -233,7 +234,7 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
     if contrast.comparison is None:
         if contrast.diverging:
             answer = "holds" if contrast.diverging == contrast.b else "does not hold"
-    elif contrast.is_found and contrast.ratio <= max_ratio and contrast.ratio < 1:
+    elif contrast.is_found and contrast.ratio <= min(max_ratio, 1 / NEGLIGIBLE):
         answer = "holds in part" if contrast.diverges(contrast.a) else "holds"
     elif (
         (contrast.is_found and contrast.ratio > 1)
@@ -391,7 +392,7 @@ def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", read
 def at_reduced_scale(verdict: Verdict) -> Verdict:
     """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
     parts = tuple(
-        undecided(part, "refuted, but at a reduced scale") if part.answer == "does not hold" else part
+        undecided(part, "against the claim, but too small a run to decide") if part.answer == "does not hold" else part
         for part in verdict.parts
     )
     answer = combine_parts(parts) if parts else verdict.answer
@@ -409,7 +410,7 @@ def explain(parts: Sequence[Part]) -> str:
     headings: dict[Answer, str] = {
         "holds": "Holds",
         "holds in part": "In part",
-        "does not hold": "Not so",
+        "does not hold": "Refuted",
         "undecided": "Undecided",
     }
     is_mixed = len(by_answer) > 1

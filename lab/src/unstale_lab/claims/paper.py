@@ -14,6 +14,7 @@ class Claim:
     subject: str
     statement: str
     figures: tuple[str, ...]  # names of the figures that answer it, all of which are needed
+    has_two_readings: bool = True  # whether the authors' code ran something else than the text has
 
 
 CLAIMS = (
@@ -80,6 +81,7 @@ CLAIMS = (
         "The cosine of Taylor-corrected gradients with the true ones is close to 1 throughout training, and lower as "
         "the model converges.",
         ("fig8",),
+        has_two_readings=False,
     ),
     Claim(
         10,
@@ -95,6 +97,7 @@ CLAIMS = (
         "MsPacman",
         "Diagonally corrected momentum over Adam's denominator has a lower error than Adam, without a target network.",
         ("fig9",),
+        has_two_readings=False,
     ),
     Claim(
         12,
@@ -111,6 +114,7 @@ CLAIMS = (
         "A corrected critic (PPO, 5-step Sarsa) improves control marginally at best; its drift is 2 to 3 times "
         "smaller; the cosine with true gradients is about 0.1.",
         ("claim13",),
+        has_two_readings=False,
     ),
     Claim(
         14,
@@ -150,6 +154,7 @@ CLAIMS = (
         "Small MLP",
         "Leaving the second derivatives out of Z has a negligible effect in toy settings.",
         ("claim20",),
+        has_two_readings=False,
     ),
     Claim(
         21,
@@ -157,6 +162,7 @@ CLAIMS = (
         "Activations",
         "tanh, ELU and SELU have more stable Taylor expansions at random initialisation; Leaky ReLU learns best.",
         ("claim21",),
+        has_two_readings=False,
     ),
     Claim(
         22,
@@ -164,6 +170,7 @@ CLAIMS = (
         "MsPacman, small network",
         "The full correction beats Adam on a small network; most of its extra time goes into backward passes, not Z.",
         ("claim22",),
+        has_two_readings=False,
     ),
     Claim(
         23,
@@ -171,6 +178,7 @@ CLAIMS = (
         "MsPacman, control, small network",
         "4 or more parallel games and 5-step Sarsa give decent agents without replay or target network.",
         ("claim23",),
+        has_two_readings=False,
     ),
     Claim(
         24,
@@ -178,6 +186,7 @@ CLAIMS = (
         "Linear value function",
         "Z does not depend on θ. (It follows that the Taylor expansion is exact, and μ̂ equals μ*.)",
         ("claim24",),
+        has_two_readings=False,
     ),
     Claim(
         25,
@@ -185,5 +194,6 @@ CLAIMS = (
         "Cost",
         "Two more backward passes; 2n + n² more scalars for the full correction, 3n for the diagonal.",
         ("claim25",),
+        has_two_readings=False,
     ),
 )

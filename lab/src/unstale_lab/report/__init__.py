@@ -12,7 +12,7 @@ from .forest import forest_rows
 from .forest_plot import draw_forest
 from .html import html_report
 from .markdown import markdown_report
-from .overview import describe_answer
+from .overview import describe_answer, judged_summaries
 from .plots import draw, save
 from .tally import claim_records
 
@@ -31,7 +31,7 @@ def write(summaries: Iterable[Summary], out: Path) -> Path:
     """
     # Round trip through JSON, so that a report made later from the files is the same.
     ordered = [Summary.from_json(summary.to_json()) for summary in in_order(summaries)]
-    records = claim_records(ordered)
+    records = claim_records(judged_summaries(ordered))
     for summary in ordered:
         write_summary(summary, out)
         if summary.panels:

@@ -44,6 +44,7 @@ OTHER_STYLES = (
 )
 OWN_OPTIMIZERS = ("CorrectedAdam", "CorrectedSGD")
 TICK_CHARACTERS = 40  # how many characters of tick labels fit along a horizontal axis
+MIN_LABELLED_SHARE = 0.05  # of diverged runs
 DIVERGENCE_LABEL = "share of diverged runs"  # of an axis
 
 
@@ -130,6 +131,15 @@ def divergence_note(series: Series) -> str:
     '12 of 60 diverged'
     """
     return f"{series.diverged} of {series.runs} diverged" if series.diverged else ""
+
+
+def shows_divergences(panel: Panel, series: Series) -> bool:
+    """Return whether the share of diverged runs is written at the end of a line: over steps, and if it is not small.
+
+    Over a hyper-parameter the share differs from point to point; the legend has the total.
+    """
+    is_over_time = panel.x_label.startswith(("steps", "samples", "seconds", "environment"))
+    return is_over_time and panel.y_label != DIVERGENCE_LABEL and series.diverged > MIN_LABELLED_SHARE * series.runs
 
 
 def divergence_share(series: Series) -> str:

@@ -19,6 +19,7 @@ from .overview import (
     COST_HEADING,
     COST_NOTE,
     OUTDATED_NOTE,
+    SYMBOLS_NOTE,
     cost_row,
     describe_answer,
     describe_cost,
@@ -33,6 +34,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
     parts = [
         f"# {TITLE}",
         *map(_escaped, describe_answer(summaries)),
+        _escaped(SYMBOLS_NOTE),
         _claims(records),
         *_forest(records),
         "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
@@ -60,7 +62,8 @@ def _claim_row(record: Mapping[str, Any]) -> list[str]:
     rows = answer_rows(record)
     answers = [f"{ANSWER_SIGNS[row.answer]} {row.answer}" for row in rows]
     if len(rows) == 1:
-        answers.append("the same" if record["verdicts"] else MISSING)
+        code = record["answers"]["code"]["answer"]
+        answers.append("the same" if code == rows[0].answer != "not run" else f"{ANSWER_SIGNS[code]} {code}")
     sections = dict.fromkeys(verdict["section"] for verdict in record["verdicts"])
     return [
         str(record["number"]),

@@ -29,6 +29,10 @@ ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
 }
 
 OUTDATED_NOTE = "Runs of an earlier version, whose settings and methods may differ from those below. To be run again."
+SYMBOLS_NOTE = (
+    "μ: momentum. μ*: the oracle, which evaluates past batches again. μ̂: the paper's full correction. μ̂ diag: its "
+    "diagonal. 0.8x: 0.8 times the error."
+)
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
 
@@ -63,9 +67,14 @@ def _count_figures(names: set[str]) -> str:
     return "1 figure is" if len(names) == 1 else f"{len(names)} figures are"
 
 
+def judged_summaries(summaries: Iterable[Summary]) -> list[Summary]:
+    """Leave out small runs that say what they measured instead of an answer to a claim."""
+    return [summary for summary in summaries if summary.scale == "paper" or not summary.measured]
+
+
 def describe_answer(summaries: Sequence[Summary]) -> list[str]:
     """Return the results of all claims as a paragraph, then what small runs measured, as sentences without verdicts."""
-    judged = [summary for summary in summaries if summary.scale == "paper" or not summary.measured]
+    judged = judged_summaries(summaries)
     measured = [sentence for summary in summaries if summary.scale != "paper" for sentence in summary.measured]
     sentences = [*measured, FULL_SCALE_NOTE] if measured else []
     if not measured or any(summary.claims for summary in judged):

@@ -20,7 +20,6 @@ from ..analysis.panels import Panel
 from ..files import write_file
 from .axes import Axis
 from .drawing import (
-    DIVERGENCE_LABEL,
     LegendEntry,
     describe_undrawn,
     divergence_share,
@@ -29,6 +28,7 @@ from .drawing import (
     finite_line,
     legend,
     panel_axes,
+    shows_divergences,
 )
 
 TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
@@ -115,7 +115,7 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> Non
         if line.end:
             end = x.drawn(line.end[0]), line.end[1]
             axes.plot(*end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
-        if series.diverged and line.x and panel.y_label != DIVERGENCE_LABEL:
+        if series.diverged and line.x and shows_divergences(panel, series):
             ends.append((y.position(line.y[-1]), x.position(line.x[-1]), divergence_share(series), entry.style.light))
     _write_end_labels(axes, ends)
     axes.set_xlabel(mathtext(x.title), fontsize=8.5, color=TEXT_COLOUR)

@@ -21,6 +21,7 @@ from .drawing import (
     entry_index,
     finite_line,
     panel_axes,
+    shows_divergences,
 )
 from .tables import describe_panel
 
@@ -196,7 +197,7 @@ def _end_labels(
     texts = [
         (frame.height_of(line.y[-1]), frame.x.position(line.x[-1]) * frame.width, divergence_share(series), index)
         for series, line, index in drawn
-        if series.diverged and line.x
+        if series.diverged and line.x and shows_divergences(panel, series)
     ]
     labels, above = [], LINE_HEIGHT / 2
     for height, at, text, index in sorted(texts):

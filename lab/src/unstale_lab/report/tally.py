@@ -27,7 +27,7 @@ def claim_records(summaries: Iterable[Summary]) -> list[Record]:
 
 
 def _record(claim: Claim, verdicts: Sequence[Record]) -> Record:
-    own = {name: value for name, value in asdict(claim).items() if name != "figures"}
+    own = {name: value for name, value in asdict(claim).items() if name not in ("figures", "has_two_readings")}
     answers = {reading: _answer(claim, verdicts, reading) for reading in READINGS}
     return own | {"answers": answers, "verdicts": list(verdicts)}
 
@@ -35,6 +35,8 @@ def _record(claim: Claim, verdicts: Sequence[Record]) -> Record:
 def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Record:
     """Combine the verdicts of all scopes. Where the authors ran what the text has, there is one verdict for both."""
     judged = [verdict for verdict in verdicts if not verdict["is_extra"]]
+    if reading == "code" and claim.has_two_readings and not any(v["reading"] == "code" for v in judged):
+        return {"answer": "not run", "why": "", "is_own": False}
     chosen = []
     for scope in dict.fromkeys(verdict["scope"] for verdict in judged):
         own = [v for v in judged if v["scope"] == scope and v["reading"] == reading]
@@ -45,6 +47,8 @@ def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Recor
     if chosen and missing:
         answers.append("undecided")
         sentences.append(f"Not run: {', '.join(sorted(missing))}.")
+    if any(verdict["is_outdated"] for verdict in chosen):
+        sentences.append("(Runs of an earlier version.)")
     return {
         "answer": combine_answers(answers) if answers else "not run",
         "why": " ".join(sentences),
