@@ -351,3 +351,30 @@ def test_undecided_names_the_reason():
 def test_within_bounds(low, high, seeds, answer):
     values = 1 + 0.1 * np.random.default_rng(0).normal(size=(1, seeds))
     assert within("the cosine", values, low, high, "it is about 1").answer == answer
+
+
+def test_methods_that_diverge_at_different_rates_are_not_the_same():
+    errors = {"full": np.ones((6, 10)), "momentum": np.ones((6, 10))}
+    errors["full"][4:], errors["momentum"][:2] = inf, inf
+    [found] = compare_pairs(errors, [("full", "momentum")], 100.0, LEVELS)
+    assert not found.is_equally_stable
+    assert (differs(found).answer, equivalent(found).answer) == ("holds in part", "holds in part")
+
+
+def test_a_method_is_better_if_the_other_one_diverges_at_some_rates():
+    errors = {"full": np.ones((6, 10)), "momentum": np.ones((6, 10))}
+    errors["momentum"][4:] = inf
+    [found] = compare_pairs(errors, [("full", "momentum")], 100.0, LEVELS)
+    assert no_better(found).answer == "holds in part"
+
+
+def test_intervals_do_not_depend_on_the_order_of_seeds():
+    errors = runs(0.9, seeds=5)
+    shuffled = {line: values[:, [3, 0, 4, 1, 2]] for line, values in errors.items()}
+    [one], [other] = (compare_pairs(each, [("full", "momentum")], 10.0) for each in (errors, shuffled))
+    assert one.comparison.interval == other.comparison.interval
+
+
+def test_ratios_beyond_all_floats_are_limited():
+    [found] = compare_pairs({"full": np.zeros((1, 6)), "momentum": np.full((1, 6), 1e17)}, [("full", "momentum")], 1e40)
+    assert 0 < found.ratio and worse(found).answer == "does not hold" and better(found).answer == "holds"

@@ -746,3 +746,63 @@ def test_findings_and_tables_of_a_study_are_in_both_reports():
     assert "- The error is lower on 2 of 2 problems & p \\< 0.001.\n- Second\\_sentence\\_." in text
     assert "**Final MSE \\<mean>**\n\n| optimizer | MSE |\n| --- | --- |\n| Adam | 0.012 [0.01, 0.02] |" in text
     assert "Claim 0" not in page + text
+
+
+# Damaged or odd summaries
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda own: own | {"scale": "zzz"}, "its scale 'zzz' is none of"),
+        (lambda own: own | {"seconds": "inf"}, "its seconds are not a finite number"),
+        (lambda own: own["verdicts"][0].update(answer="maybe") or own, "the answer 'maybe' is none of"),
+        (lambda own: own["verdicts"][0].update(reading="other") or own, "the reading 'other' is none of"),
+        (lambda own: own["panels"][0]["series"][0]["y"].pop() and own, "has values of different lengths"),
+    ],
+)
+def test_invalid_summaries_are_refused(tmp_path, damage, message):
+    own = damage(json.loads(lab_samples.replay().to_json()))
+    (tmp_path / "summaries").mkdir()
+    (tmp_path / "summaries" / "fig3.json").write_text(json.dumps(own), "utf-8")
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_summaries(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"name": "fig3", "seconds": 1e999}', '{"name": "fig4"}'])
+def test_hostile_summaries_give_one_line(tmp_path, text):
+    (tmp_path / "summaries").mkdir()
+    (tmp_path / "summaries" / "fig3.json").write_text(text, "utf-8")
+    with pytest.raises(DataError, match=r"^[^\n]*fig3.json is not a summary[^\n]*$"):
+        read_summaries(tmp_path)
+
+
+def test_a_summary_under_another_name_is_refused(tmp_path):
+    write_summary(lab_samples.replay(), tmp_path)
+    (tmp_path / "summaries" / "fig3.json").rename(tmp_path / "summaries" / "fig5.json")
+    with pytest.raises(DataError, match="it is the summary of fig3"):
+        read_summaries(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "x, y, more",
+    [
+        ([0.0, 1.0], [0.0, -1.0], {"log_y": True}),
+        ([0.0], [1.0], {"log_x": True}),
+        ([0.0, 1.0, 2.0], [1.0, 2.0, 3.0], {"log_x": True}),
+        ([0.9, 0.99, 1.0], [1.0, 2.0, 3.0], {"x_label": "momentum β"}),
+        ([0.0, math.inf, math.nan], [1.0, 2.0, 3.0], {}),
+        ([0.0, 1.0], [1e-300, 1.7e308], {"log_y": True}),
+        ([0.0, 1.0], [5e-324, 1e-310], {"log_y": True}),
+        ([0.0, 1.0], [-1.7e308, 1.7e308], {}),
+    ],
+)
+def test_odd_values_can_be_drawn(x, y, more):
+    """Alone and beside an ordinary line, with bands."""
+    odd = Series("odd", x, y, y, y)
+    for series in ([odd], [odd, Series("ordinary", [1.0, 2.0], [1.0, 3.0])]):
+        panel = replace(make_panel(*series), **more)
+        svg = chart(panel, legend([panel]))
+        assert "nan" not in svg and "inf" not in svg
+        if max(map(abs, y)) < 1e300:  # beyond, matplotlib overflows
+            draw([panel], "odd")

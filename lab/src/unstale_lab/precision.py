@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+PRECISIONS = ("float32", "float64", "tf32")
+
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:

@@ -15,7 +15,8 @@ from .summary import Summary
 
 def figures_named(names: Sequence[str]) -> list[Figure]:
     """Figures by name. The name ``all`` stands for all of them."""
-    return list(FIGURES.values()) if "all" in names else [find(name) for name in dict.fromkeys(names)]
+    chosen = [find(name) for name in dict.fromkeys(names) if name != "all"]
+    return list(FIGURES.values()) if "all" in names else chosen
 
 
 def runs_of(figures: Sequence[Figure], scale: Scale) -> list[Run]:

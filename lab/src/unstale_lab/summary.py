@@ -12,9 +12,9 @@ from typing import Any
 
 from .analysis.panels import Panel, Series, Table
 from .analysis.statistics import Comparison
-from .claims.verdict import Effect, Part, Verdict
+from .claims.verdict import ANSWERS, READINGS, Effect, Part, Verdict
 from .errors import DataError, one_line
-from .experiment import Scale
+from .experiment import SCALES, Scale
 from .files import write_file
 
 NAME = re.compile(r"[a-z0-9_]+")
@@ -53,10 +53,14 @@ class Summary:
         own = json.loads(text)
         if not (isinstance(own, dict) and isinstance(own.get("name"), str) and NAME.fullmatch(own["name"])):
             raise ValueError("its name must consist of lower-case letters, digits and underscores")
+        if own.get("scale") not in SCALES:
+            raise ValueError(f"its scale {own.get('scale')!r} is none of {', '.join(SCALES)}")
         own["panels"] = tuple(_panel(panel) for panel in own["panels"])
         own["verdicts"] = tuple(_verdict(verdict) for verdict in own["verdicts"])
         own["tables"] = tuple(Table(**table) for table in own.get("tables", ()))
         own["seconds"] = float(own["seconds"])
+        if not math.isfinite(own["seconds"]):
+            raise ValueError("its seconds are not a finite number")
         return Summary(**own | {name: tuple(own[name]) for name in ("claims", "machines")})
 
 
@@ -72,8 +76,11 @@ def read_summaries(out: Path) -> list[Summary]:
 
 def _read(path: Path) -> Summary:
     try:
-        return Summary.from_json(path.read_text("utf-8"))
-    except (ValueError, TypeError, KeyError) as error:
+        summary = Summary.from_json(path.read_text("utf-8"))
+        if summary.name != path.stem:
+            raise ValueError(f"it is the summary of {summary.name}")
+        return summary
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{path} is not a summary ({one_line(error)}). Delete it and reproduce its figure again."
         ) from error
@@ -131,10 +138,19 @@ def _panel(own: dict[str, Any]) -> Panel:
 
 
 def _series(own: dict[str, Any]) -> Series:
-    return Series(**own | {name: _floats(own[name]) for name in ("x", "y", "low", "high")})
+    values = {name: _floats(own[name]) for name in ("x", "y", "low", "high")}
+    count = len(values["x"])
+    if len(values["y"]) != count or {len(values["low"]), len(values["high"])} not in ({0}, {count}):
+        raise ValueError(f"the line {own.get('label')!r} has values of different lengths")
+    return Series(**own | values)
 
 
 def _verdict(own: dict[str, Any]) -> Verdict:
+    for answer in (own["answer"], *(part["answer"] for part in own["parts"])):
+        if answer not in ANSWERS:
+            raise ValueError(f"the answer {answer!r} is none of {', '.join(ANSWERS)}")
+    if own["reading"] not in READINGS:
+        raise ValueError(f"the reading {own['reading']!r} is none of {', '.join(READINGS)}")
     return Verdict(**own | {"parts": tuple(_part(part) for part in own["parts"])})
 
 

@@ -37,7 +37,8 @@ def format_number(value: float | None) -> str:
     if math.isinf(value):
         text = "∞" if value > 0 else "-∞"
     else:
-        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        is_large = 999.5 <= abs(value) < 1e9
+        text = f"{value:,.0f}" if is_large else f"{value:.3g}" if value else "0"
     return text.replace("-", "−")
 
 
@@ -71,7 +72,7 @@ def format_ratio(ratio: float, ends: Sequence[float]) -> str:
 
 def _three_digits(value: float) -> str:
     """Format with three significant digits, zeros included."""
-    return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 1000 else format_number(value)
+    return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 999.5 else format_number(value)
 
 
 def format_p(p: float | None) -> str:

@@ -33,6 +33,7 @@ Interval = tuple[Any, Any]  # low and high: numbers, or arrays [...]
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+MAX_LOG_RATIO = 700.0  # whose exponential is finite
 MAX_RESAMPLED_ELEMENTS = 2**18  # at a time, so that they fit into the cache
 
 
@@ -77,7 +78,10 @@ def compare(
     """
     a, b = _pairs(a, b)
     finite = clip_errors(a, worst_error), clip_errors(b, worst_error)
-    low, high = bootstrap(typical_ratio, *finite, resamples=resamples, seed=seed)
+    # In a fixed order, so that the resamples, and with them the interval, do not depend on the order of the seeds.
+    order = np.argsort(seed_log_ratios(*finite), kind="stable")
+    ordered = [errors[:, order] for errors in finite]
+    low, high = bootstrap(typical_ratio, *ordered, resamples=resamples, seed=seed)
     p = paired_t_test(*finite)
     return Comparison(
         a=name_a,
@@ -145,7 +149,7 @@ def typical_ratio(a: ArrayLike, b: ArrayLike) -> Any:
     >>> round(float(typical_ratio([[1.0, 100.0]], [[2.0, 200.0]])), 12)
     0.5
     """
-    return np.exp(iqm(_log_ratios(a, b)))
+    return np.exp(np.clip(iqm(_log_ratios(a, b)), -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Any:

@@ -91,6 +91,12 @@ class Contrast:
         return lines[0] if len(lines) == 1 else ""
 
     @property
+    def is_equally_stable(self) -> bool:
+        """Whether both methods diverge at the same learning rates, if at all."""
+        where = [{each.where for each in self.instabilities if each.line == line} for line in (self.a, self.b)]
+        return where[0] == where[1]
+
+    @property
     def ratio(self) -> float:
         """The typical ratio of the errors of ``a`` to those of ``b``."""
         assert self.comparison is not None
@@ -224,7 +230,7 @@ def differs(contrast: Contrast, statement: str = "") -> Part:
     if contrast.is_found or (contrast.comparison is None and contrast.diverging):
         answer = "holds"
     elif contrast.is_equivalent():
-        answer = "holds in part" if contrast.diverging else "does not hold"
+        answer = "does not hold" if contrast.is_equally_stable else "holds in part"
     return _part(contrast, statement or f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
 
 
@@ -258,7 +264,7 @@ def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, statement
     if contrast.comparison is None:
         answer = "does not hold" if contrast.diverging else "undecided"
     elif contrast.is_equivalent(margin):
-        answer = "holds in part" if contrast.diverging else "holds"
+        answer = "holds" if contrast.is_equally_stable else "holds in part"
     elif contrast.comparison.interval[1] < 1 / margin or contrast.comparison.interval[0] > margin:
         answer = "does not hold"
     size = f" within a factor of {margin:g}" if margin != EQUIVALENCE_MARGIN else ""
@@ -272,7 +278,7 @@ def no_better(contrast: Contrast, statement: str = "") -> Part:
         if contrast.diverging:
             answer = "holds" if contrast.diverging == contrast.a else "does not hold"
     elif contrast.comparison.interval[0] >= 1 / EQUIVALENCE_MARGIN:
-        answer = "holds"
+        answer = "holds in part" if contrast.diverging == contrast.b else "holds"
     elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
         answer = "does not hold"
     return _part(contrast, statement or _relation(contrast, "is no better than"), answer)

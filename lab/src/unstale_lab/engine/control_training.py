@@ -146,7 +146,8 @@ def _make_trainer(run: Run, device: str) -> sarsa.Sarsa | ppo.PPO:
     problem = CONTROL_PROBLEMS[run.problem]
     _check_settings(run, problem.algorithm)
     method = methods.METHODS[run.method]
-    correction, horizon = CORRECTIONS[method.correction], methods.horizon(run)
+    correction = CORRECTIONS[method.correction]
+    horizon = methods.horizon(run) if correction == "window" else None
     if problem.algorithm == "ppo":
         return ppo.PPO(
             ppo.Settings(

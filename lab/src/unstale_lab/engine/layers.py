@@ -113,6 +113,8 @@ class Dense(Layer):
         inputs = self.shape[1] - 1
         rows = saved.shape[-1]
         if not saved.is_cuda or inputs < MIN_INPUTS_TO_SPLIT or inputs % INPUT_SPLITS or rows > MAX_ROWS_TO_SPLIT:
+            if saved.ndim < matrix.ndim:  # or torch would fold the runs into one product, which rounds otherwise
+                saved = saved.expand(*matrix.shape[:-2], *saved.shape)
             return matrix @ saved
         splits = matrix[..., 1:].unflatten(-1, (INPUT_SPLITS, -1)).movedim(-2, -3)
         return (splits @ saved[..., 1:, :].unflatten(-2, (INPUT_SPLITS, -1))).sum(-3) + matrix[..., :1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ class PhaseTimer:
             self._seconds[name].append(time.perf_counter() - started)
 
     def pop(self, runs: int) -> dict[str, Tensor]:
-        """Return the mean seconds of each phase, the same for all ``[runs]``, and start over."""
-        means = {name: sum(seconds) / max(1, len(seconds)) for name, seconds in self._seconds.items()}
+        """Return the mean seconds of each phase, the same for all ``[runs]``, and start over; NaN if none was timed."""
+        means = {name: sum(each) / len(each) if each else math.nan for name, each in self._seconds.items()}
         for seconds in self._seconds.values():
             seconds.clear()
         return {name: torch.full((runs,), mean, device=self._device) for name, mean in means.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ def device_name(device: str) -> str:
 def check_device(device: str) -> str:
     """The device, if it exists; a ``UserError`` otherwise."""
     kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise UserError(f"unknown device {device!r}: choose cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError("no GPU was found: choose --device cpu, or install a build of torch with CUDA")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from .. import methods, problems
 from ..checkpoint import Checkpoint
 from ..errors import UserError, unknown
 from ..experiment import Run
-from ..precision import matmul_precision
+from ..precision import PRECISIONS, matmul_precision
 from ..records import Record
 from .architectures import build_network
 from .conventions import check_convention, loss_function, oracle_weight_scale, uses_mean_gradients
@@ -28,7 +28,7 @@ from .corrections import build_correction, make_plan
 from .data import Feed, Samples, to_device
 from .layers import INITIALIZATIONS
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
-from .network import ForwardPass
+from .network import ACTIVATIONS, ForwardPass
 from .phase_timer import CORRECTION, PASSES, PhaseTimer
 from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
 from .step_timer import StepTimer
@@ -420,6 +420,21 @@ def check_settings(run: Run) -> None:
     Raises:
         UserError: if one is out of its range, or cannot be combined with the run's method or problem.
     """
+    check_numbers(run)
+    names: list[tuple[str, str, Iterable[str]]] = [
+        ("method", run.method, methods.METHODS),
+        ("activation", run.activation, ACTIVATIONS),
+        ("precision", run.precision, PRECISIONS),
+        *(("measurement", name, MEASUREMENTS) for name in run.measure),
+    ]
+    for kind, name, known in names:
+        if name not in known:
+            raise unknown(kind, name, known)
+    bootstraps = problems.load(run.problem).bootstraps
+    if not bootstraps and {"drift", "agreement", "batch agreement"} & set(run.measure):
+        raise UserError(f"measure {run.measure}: {run.problem} has no target values that could drift or become stale")
+    if "phases" in run.measure and methods.METHODS[run.method].correction == "oracle":
+        raise UserError("measure 'phases': the steps of an oracle have no phases")
     check_convention(run)
     if run.initialization not in INITIALIZATIONS:
         raise unknown("initialization", run.initialization, INITIALIZATIONS)
@@ -428,6 +443,30 @@ def check_settings(run: Run) -> None:
     if not 0 <= run.weight_average < 1:
         raise UserError(f"weight_average {run.weight_average}: give a decay of at least 0 and less than 1")
     check_traces(run)
+
+
+def check_numbers(run: Run) -> None:
+    """Check that numbers are in their ranges.
+
+    Raises:
+        UserError: naming the first one that is not.
+    """
+    layers = set(run.corrected_layers)
+    ranges = {
+        "alpha": (0 < run.alpha < math.inf, "positive"),
+        "beta": (0 <= run.beta < 1, "at least 0 and less than 1"),
+        "rbf_width": (run.rbf_width > 0, "positive"),
+        "corrected_layers": (
+            len(layers) == len(run.corrected_layers) and layers <= set(range(run.layers)),
+            f"different numbers from 0 to {run.layers - 1}",
+        ),
+        "seed": (0 <= run.seed < 2**63, "at least 0 and less than 2^63"),
+        **{name: (getattr(run, name) >= 1, "at least 1") for name in ("batch", "steps", "width", "layers", "n_step")},
+        **{name: (getattr(run, name) >= 0, "at least 0") for name in ("rbf_grid", "horizon", "slots")},
+    }
+    for name, (is_valid, wanted) in ranges.items():
+        if not is_valid:
+            raise UserError(f"{name} {getattr(run, name)}: it must be {wanted}")
 
 
 def count_elements(state: Any) -> int:

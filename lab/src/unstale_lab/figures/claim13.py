@@ -93,10 +93,13 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
     if steps < MIN_STEPS_TO_JUDGE:
         gain = undecided(gain, f"{steps:,} steps are too few to decide")
     cosines = _cosine(selected, "batches")[method]
+    about = within("cosine", cosines, *CLAIMED_COSINE_RANGE, "the cosine is about 0.1")
+    if all(record.diverged_at is not None for record in select(selected, method=method)):
+        about = undecided(about, "all runs diverged")
     parts = [
         better(drift, MAX_DRIFT_RATIO, "its values drift less"),
         replace(gain, is_main=False),
-        within("cosine", cosines, *CLAIMED_COSINE_RANGE, "the cosine is about 0.1"),
+        about,
     ]
     notes = [
         describe_iqm(scores, "Scores (IQM)"),

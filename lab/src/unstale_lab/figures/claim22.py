@@ -78,7 +78,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     )
     beats = better(dense)
     if (left := _share_of_error_left(select(clipped, method="adam"))) > MAX_ERROR_RATIO_IF_LEARNED:
-        beats = undecided(beats, f"little was learned: {100 * left:.0f} % of the initial error is left")
+        beats = undecided(beats, f"little was learned: {format_number(100 * left)} % of the initial error is left")
     return [make_verdict(22, [beats, _mostly_backward(timed)], clipped, notes)]
 
 

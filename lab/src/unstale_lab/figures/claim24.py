@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..analysis.curves import paper_panel
-from ..analysis.formatting import describe_final_errors
+from ..analysis.formatting import describe_final_errors, format_number
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import tabulate
 from ..claims.judging import make_verdict
@@ -56,7 +56,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     )
     quantity = "largest relative difference between the errors of μ̂ and of an oracle with full history"
     effect = Effect(quantity, largest, is_ratio=False)
-    part = Part("μ̂ equals μ* up to rounding", answer, f"{quantity}: {largest:.1e}", effect=effect)
+    part = Part("μ̂ equals μ* up to rounding", answer, f"{quantity}: {format_number(largest)}", effect=effect)
     return [make_verdict(24, [part], records, describe_final_errors(records))]
 
 

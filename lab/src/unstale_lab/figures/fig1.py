@@ -60,8 +60,10 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
 
 def _distance(a: Array, b: Array) -> Array:
     """Return the absolute log ratio of errors; infinite if one of the two runs diverged."""
+    tiny = np.finfo(float).tiny
     with np.errstate(invalid="ignore"):
-        return np.nan_to_num(np.abs(np.log(a) - np.log(b)), nan=np.inf, posinf=np.inf)
+        distance: Array = np.abs(np.log(np.maximum(a, tiny)) - np.log(np.maximum(b, tiny)))
+    return np.nan_to_num(distance, nan=np.inf, posinf=np.inf)
 
 
 FIGURE = Figure(

@@ -32,6 +32,7 @@ def write(summaries: Iterable[Summary], out: Path) -> Path:
     # Round trip through JSON, so that a report made later from the files is the same.
     ordered = [Summary.from_json(summary.to_json()) for summary in in_order(summaries)]
     records = claim_records(judged_summaries(ordered))
+    pages = {"REPORT.md": markdown_report(records, ordered), "report.html": html_report(records, ordered)}
     for summary in ordered:
         write_summary(summary, out)
         if summary.panels:
@@ -39,5 +40,5 @@ def write(summaries: Iterable[Summary], out: Path) -> Path:
     if rows := forest_rows(records):
         save(draw_forest(rows), out / "figures", "forest")
     write_file(out / "claims.json", json_text(records).encode())
-    write_file(out / "REPORT.md", markdown_report(records, ordered).encode())
-    return write_file(out / "report.html", html_report(records, ordered).encode())
+    *_, page = (write_file(out / name, text.encode()) for name, text in pages.items())
+    return page

@@ -14,6 +14,8 @@ MOMENTUM_LABEL = "momentum β"
 LOG_DIGITS = ((1, 2, 5), (1, 3), (1,))
 MOMENTUM_DIGITS = ((1, 2, 5), (1,))  # of 1 - β; 3 would give β = 0.97
 
+MIN_POSITIVE, MAX_MAGNITUDE = 1e-290, 1e290  # of what an axis shows, far from the limits of floats
+
 
 @dataclass(frozen=True)
 class Tick:
@@ -75,11 +77,15 @@ class Axis:
 def make_axis(label: str, values: Iterable[float], is_log: bool, room: float = math.inf) -> Axis:
     """Return an axis on which all finite values fit (on a logarithmic axis, all positive ones)."""
     is_complement = label == MOMENTUM_LABEL
-    finite = [1 - value if is_complement else value for value in values if math.isfinite(value)]
-    positive = [value for value in finite if value > 0]
+    finite = [_clamped(1 - value if is_complement else value) for value in values if math.isfinite(value)]
+    positive = [value for value in finite if value > MIN_POSITIVE]
     is_log = (is_log or is_complement) and bool(positive)
     low, high = _padded(positive if is_log else finite, is_log)
     return Axis(label, low, high, is_log, is_complement, room)
+
+
+def _clamped(value: float) -> float:
+    return min(max(value, -MAX_MAGNITUDE), MAX_MAGNITUDE)
 
 
 def _padded(values: Sequence[float], is_log: bool) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from ..methods import (
     WINDOW,
     Style,
 )
-from .axes import Axis, make_axis
+from .axes import MOMENTUM_LABEL, Axis, make_axis
 
 DASHED = (5.0, 3.0)  # of series with ``dashed``
 # Of lines that are variants of one method, such as "Adam", "Adam, annealed" and "Adam, TD(0.5), annealed".
@@ -172,7 +172,7 @@ def _common(notes: Sequence[str]) -> str:
 
 def drawn_series(panel: Panel, entries: Sequence[LegendEntry]) -> list[Series]:
     """Return the series that are drawn as lines, from the lowest to the topmost."""
-    lines = [series for series in panel.series if _finite(series) and not is_constant(series)]
+    lines = [series for series in panel.series if finite_line(panel, series).x and not is_constant(series)]
     return sorted(lines, key=lambda series: entries[entry_index(series, entries)].style.layer)
 
 
@@ -186,8 +186,10 @@ def describe_undrawn(panel: Panel) -> str:
     """Describe the series that are not drawn: constants, and those without a finite value."""
     constants = [f"{series_label(s)} {_constant(s)}" for s in panel.series if is_constant(s)]
     infinite = [series_label(s) for s in panel.series if not _finite(s)]
+    outside = [series_label(s) for s in panel.series if _finite(s) and not finite_line(panel, s).x]
     texts = [f"Constant: {', '.join(constants)}."] if constants else []
     texts += [f"Not drawn, because too many runs diverged: {', '.join(infinite)}."] if infinite else []
+    texts += [f"Not drawn, because a logarithmic axis cannot show them: {', '.join(outside)}."] if outside else []
     return " ".join(texts)
 
 
@@ -226,16 +228,21 @@ def finite_line(panel: Panel, series: Series) -> Line:
 
     Infinite upper ends of the band become the maximum of the panel.
     """
+
+    def can_draw(x: float) -> bool:
+        at = 1 - x if panel.x_label == MOMENTUM_LABEL else x
+        return math.isfinite(x) and (at > 0 or not (panel.log_x or panel.x_label == MOMENTUM_LABEL))
+
     points = [
         (x, y)
         for x, y in zip(series.x, series.y, strict=True)
-        if math.isfinite(y) and (x > 0 or not panel.log_x) and (y > 0 or not panel.log_y)
+        if can_draw(x) and math.isfinite(y) and (y > 0 or not panel.log_y)
     ]
     heights = [v for s in panel.series for v in (*s.y, *s.high) if math.isfinite(v)]
     band = [
         (x, low, high if math.isfinite(high) else max(heights))
         for x, low, high in zip(series.x, series.low, series.high, strict=len(series.low) > 0)
-        if math.isfinite(low) and not math.isnan(high)
+        if can_draw(x) and math.isfinite(low) and not math.isnan(high)
     ]
     diverges = bool(points) and series.y[-1] == math.inf
     return Line(

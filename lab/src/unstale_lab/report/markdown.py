@@ -48,7 +48,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         _table(COST_HEADING, (cost_row(summary) for summary in summaries)),
         "## Glossary",
         "\n".join(f"- **{_escaped(term)}**: {_escaped(meaning)}" for term, meaning in GLOSSARY.items()),
-        "\n".join(f"- {heading}: {text}" for heading, text in describe_provenance(summaries).items()),
+        "\n".join(f"- {heading}: {_escaped(text)}" for heading, text in describe_provenance(summaries).items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -100,8 +100,8 @@ def _figure(summary: Summary) -> Iterable[str]:
     yield f"Outdated: {OUTDATED_NOTE}" if summary.is_outdated else ""
     yield f"Reduced: {_escaped(summary.cut)}" if summary.cut else ""
     yield f"{'Settings at full scale' if summary.cut else 'Settings'}: {_escaped(summary.settings)}"
-    yield f"```sh\n{summary.command}\n```"
-    yield f"{describe_cost(summary)}."
+    yield f"```sh\n{' '.join(summary.command.split())}\n```"
+    yield f"{_escaped(describe_cost(summary))}."
 
 
 def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
@@ -151,7 +151,8 @@ def _comparisons(comparisons: Sequence[Comparison]) -> str:
 
 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *([_cell(text) for text in row] for row in rows)]
+    first, *others = ([_cell(text) for text in row] for row in (heading, *rows))
+    lines = [first, ["---"] * len(heading), *others]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -167,4 +168,4 @@ def _escaped(text: str) -> str:
     """Escape emphasis and tags of Markdown, but not links."""
     for mark in "*_<`":
         text = text.replace(mark, f"\\{mark}")
-    return text
+    return " ".join(text.split())
