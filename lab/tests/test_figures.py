@@ -18,7 +18,7 @@ from unstale_lab.analysis.curves import divergence_panels, learning_curves, mean
 from unstale_lab.analysis.run_table import select, tabulate, without
 from unstale_lab.analysis.statistics import holm, iqm
 from unstale_lab.analysis.trends import rank_correlations
-from unstale_lab.claims import judging
+from unstale_lab.claims import contrast
 from unstale_lab.claims.verdict import Verdict
 from unstale_lab.experiment import SCALES, Run
 from unstale_lab.figures import FIGURES, find
@@ -38,7 +38,7 @@ Truth = Callable[[Run], float]
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     monkeypatch.setattr(curves, "RESAMPLES", 40)
-    monkeypatch.setattr(judging, "RESAMPLES", 200)
+    monkeypatch.setattr(contrast, "RESAMPLES", 200)
 
 
 def floor(run: Run) -> float:
@@ -352,7 +352,7 @@ def test_tabulate_requires_paired_lines():
 def test_figures_apply_holm_over_all_comparisons(name, count, monkeypatch):
     """The last Holm correction covers all comparisons of the verdict."""
     made = []
-    for module in (statistics, judging):
+    for module in (statistics, contrast):
         monkeypatch.setattr(module, "holm", lambda ps: made.append(len(ps)) or holm(ps))
     find(name).judge(records(name))
     assert max(made) == made[-1] == count

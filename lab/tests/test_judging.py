@@ -10,19 +10,15 @@ import pytest
 
 from unstale_lab.analysis.run_table import tabulate
 from unstale_lab.analysis.statistics import Comparison, holm
-from unstale_lab.claims import judging
+from unstale_lab.claims import contrast as contrast_module
+from unstale_lab.claims.contrast import Contrast, Instability, compare_methods, compare_pairs, holm_corrected
 from unstale_lab.claims.judging import (
-    Contrast,
-    Instability,
     at_reduced_scale,
     better,
     combine_answers,
-    compare_methods,
-    compare_pairs,
     differs,
     equivalent,
     explain,
-    holm_corrected,
     make_verdict,
     no_better,
     no_higher,
@@ -40,7 +36,7 @@ inf = math.inf
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    monkeypatch.setattr(judging, "RESAMPLES", 200)
+    monkeypatch.setattr(contrast_module, "RESAMPLES", 200)
 
 
 def contrast(ratio=0.7, holm=0.001, width=1.03, welch=0.5, seeds=10, diverging=(), direction=None) -> Contrast:
@@ -377,4 +373,4 @@ def test_intervals_do_not_depend_on_the_order_of_seeds():
 
 def test_ratios_beyond_all_floats_are_limited():
     [found] = compare_pairs({"full": np.zeros((1, 6)), "momentum": np.full((1, 6), 1e17)}, [("full", "momentum")], 1e40)
-    assert 0 < found.ratio and worse(found).answer == "does not hold" and better(found).answer == "holds"
+    assert found.ratio > 0 and worse(found).answer == "does not hold" and better(found).answer == "holds"

@@ -34,194 +34,24 @@ and confirm it at most in part (``at_reduced_scale``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..analysis import statistics
 from ..analysis.curves import mean
 from ..analysis.formatting import format_estimate, format_number, format_p_value, format_ratio, label
-from ..analysis.run_table import RunTable
-from ..analysis.statistics import Array, Comparison, bootstrap, clip_errors, compare, holm, iqm, seed_log_ratios
+from ..analysis.statistics import Array, bootstrap, iqm
 from ..records import Record
+from . import contrast as contrasts
+from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
 from .verdict import Answer, Effect, Part, Reading, Verdict
 
-RESAMPLES = statistics.RESAMPLES
-SIGNIFICANCE_LEVEL = 0.05
 MIN_SEEDS = 5
-EQUIVALENCE_MARGIN = 1.15  # a factor; see above
-MAX_DIVERGENCE_RATE = 0.25  # of each method, where errors are compared
 NEGLIGIBLE = 1.02  # a ratio so close to 1 is no advantage, even if it is significant
 MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 MAX_LISTED_PARTS = 2
-
-
-@dataclass(frozen=True)
-class Instability:
-    """Learning rates at which a method diverges."""
-
-    line: str
-    where: str  # "α = 0.5"; empty if there is one learning rate only
-    diverged: int
-    runs: int
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Two methods, compared at the learning rates at which neither diverges."""
-
-    a: str
-    b: str
-    comparison: Comparison | None  # None if there is no such learning rate
-    direction: float  # mean over seeds of the log ratio that is tested
-    seeds: int
-    where: str  # these learning rates, "α ≤ 0.1"; empty if all are
-    instabilities: tuple[Instability, ...] = ()
-
-    def diverges(self, line: str) -> bool:
-        """Return whether this one of the two methods diverges at some learning rate."""
-        return any(each.line == line for each in self.instabilities)
-
-    @property
-    def diverging(self) -> str:
-        """The one of the two methods that diverges, if the other one does not; otherwise empty."""
-        lines = [line for line in (self.a, self.b) if self.diverges(line)]
-        return lines[0] if len(lines) == 1 else ""
-
-    @property
-    def is_equally_stable(self) -> bool:
-        """Whether both methods diverge at the same learning rates, if at all."""
-        where = [{each.where for each in self.instabilities if each.line == line} for line in (self.a, self.b)]
-        return where[0] == where[1]
-
-    @property
-    def ratio(self) -> float:
-        """The typical ratio of the errors of ``a`` to those of ``b``."""
-        assert self.comparison is not None
-        return self.comparison.ratio
-
-    @property
-    def is_found(self) -> bool:
-        """Whether the test finds a difference of the sign of the typical ratio."""
-        c = self.comparison
-        return c is not None and c.p_holm < SIGNIFICANCE_LEVEL and self.direction * np.log(c.ratio) > 0
-
-    def is_equivalent(self, margin: float = EQUIVALENCE_MARGIN) -> bool:
-        """Return whether the interval of the ratio lies within the margin, a factor."""
-        if self.comparison is None:
-            return False
-        low, high = self.comparison.interval
-        return low >= 1 / margin and high <= margin
-
-    def inverted(self) -> Contrast:
-        """Return the comparison of ``b`` with ``a``."""
-        c = self.comparison
-        if c is not None:
-            low, high = c.interval
-            c = replace(
-                c,
-                a=c.b,
-                b=c.a,
-                ratio=1 / c.ratio,
-                interval=(1 / high, 1 / low),
-                improvement=1 - c.improvement,
-                iqm_a=c.iqm_b,
-                iqm_b=c.iqm_a,
-                diverged_a=c.diverged_b,
-                diverged_b=c.diverged_a,
-            )
-        return replace(self, a=self.b, b=self.a, comparison=c, direction=-self.direction)
-
-
-def compare_pairs(
-    errors: Mapping[str, Array],
-    pairs: Iterable[tuple[str, str]],
-    worst_error: float,
-    levels: Sequence[Any] | None = None,
-    symbol: str = "α",
-) -> list[Contrast]:
-    """Compare each pair of lines, with Holm's correction over all of them.
-
-    Args:
-        errors: ``[settings, seeds]`` per line; ``inf`` for diverged runs.
-        pairs: keys of ``errors``.
-        worst_error: what a diverged run counts as, at learning rates at which errors are compared.
-        levels: the learning rate of each setting; if not given, all settings are one level.
-        symbol: of the levels.
-    """
-    found = [_contrast(errors, a, b, worst_error, levels, symbol) for a, b in pairs]
-    return holm_corrected(found)[0]
-
-
-def compare_methods(table: RunTable, pairs: Iterable[tuple[str, str]], curve: str = "evaluation") -> list[Contrast]:
-    """Compare the final errors of pairs of methods; learning rates at which one diverges are judged apart.
-
-    The learning rate of undamped momentum is ``α / (1-β)``.
-    """
-    is_damped = all(setting.damped for setting in table.settings)
-    rates = [s.alpha if s.damped else float(f"{s.alpha / (1 - s.beta):.6g}") for s in table.settings]
-    symbol = "α" if is_damped else "α / (1-β)"
-    return compare_pairs(table.final(curve), pairs, table.worst_error(curve), rates, symbol)
-
-
-def _contrast(
-    errors: Mapping[str, Array], a: str, b: str, worst_error: float, levels: Sequence[Any] | None, symbol: str
-) -> Contrast:
-    of = np.zeros(len(errors[a])) if levels is None else np.asarray(levels, dtype=float)
-    values = np.unique(of).tolist()
-    seeds = np.asarray(errors[a]).shape[1]
-    is_stable = np.ones(len(of), dtype=bool)
-    instabilities = []
-    for line in (a, b):
-        is_diverged = np.isinf(np.asarray(errors[line], dtype=float))
-        bad = [value for value in values if is_diverged[of == value].mean() > MAX_DIVERGENCE_RATE]
-        is_bad = np.isin(of, bad)
-        is_stable &= ~is_bad
-        if bad:
-            where = _format_levels(symbol, bad, values)
-            instabilities.append(Instability(line, where, int(is_diverged[is_bad].sum()), int(is_bad.sum()) * seeds))
-    if not is_stable.any():
-        return Contrast(a, b, None, 0.0, seeds, "", tuple(instabilities))
-    kept = {line: clip_errors(np.asarray(errors[line], dtype=float)[is_stable], worst_error) for line in (a, b)}
-    comparison = compare(
-        a, np.asarray(errors[a])[is_stable], b, np.asarray(errors[b])[is_stable], worst_error, RESAMPLES
-    )
-    direction = float(seed_log_ratios(kept[a], kept[b]).mean())
-    where = "" if is_stable.all() else _format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
-    return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities))
-
-
-def _format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:
-    """Describe some of the values of a hyper-parameter.
-
-    >>> _format_levels("α", [0.05, 0.1], [0.05, 0.1, 0.5]), _format_levels("α", [0.05], [0.05, 0.1])
-    ('α ≤ 0.1', 'α = 0.05')
-    >>> _format_levels("α", [0.1, 0.5], [0.05, 0.1, 0.5]), _format_levels("α", [0.05, 0.5], [0.05, 0.1, 0.5])
-    ('α ≥ 0.1', 'α = 0.05 and 0.5')
-    >>> _format_levels("α", [0.1, 0.5], [0.1, 0.5])
-    'every α'
-    """
-    chosen, values = sorted(chosen), sorted(values)
-    if chosen == values:
-        return f"every {symbol}" if len(values) > 1 else ""
-    if len(chosen) > 1 and chosen == values[: len(chosen)]:
-        return f"{symbol} ≤ {chosen[-1]:g}"
-    if len(chosen) > 1 and chosen == values[-len(chosen) :]:
-        return f"{symbol} ≥ {chosen[0]:g}"
-    *others, last = (f"{value:g}" for value in chosen)
-    return f"{symbol} = {', '.join(others)} and {last}" if others else f"{symbol} = {last}"
-
-
-def holm_corrected(contrasts: Sequence[Contrast], *other_ps: float) -> tuple[list[Contrast], list[float]]:
-    """Apply Holm's correction over all tests of a verdict: separate comparisons and p-values of other tests."""
-    compared = [contrast for contrast in contrasts if contrast.comparison is not None]
-    ps = holm([*(c.comparison.p_paired for c in compared if c.comparison), *other_ps])
-    corrected = dict(zip(map(id, compared), ps, strict=False))
-    return [
-        replace(c, comparison=replace(c.comparison, p_holm=corrected[id(c)])) if c.comparison else c for c in contrasts
-    ], ps[len(compared) :]
 
 
 def differs(contrast: Contrast, statement: str = "") -> Part:
@@ -331,7 +161,7 @@ def decide(holds: bool, seeds: int = MIN_SEEDS) -> Answer:
 
 def confidence_interval(statistic: Callable[[Any], Any], values: Array) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of a statistic of one array."""
-    low, high = bootstrap(statistic, values, resamples=RESAMPLES)
+    low, high = bootstrap(statistic, values, resamples=contrasts.RESAMPLES)
     return float(low), float(high)
 
 

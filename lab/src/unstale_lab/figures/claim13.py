@@ -11,7 +11,8 @@ from ..analysis.formatting import describe_iqm, format_number, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, clip_errors, iqm
-from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict, no_higher, undecided, within
+from ..claims.contrast import compare_pairs, holm_corrected
+from ..claims.judging import better, make_verdict, no_higher, undecided, within
 from ..claims.verdict import Verdict
 from ..records import Record
 from .claim23 import GAME_STEPS, MIN_STEPS_TO_JUDGE, with_valid_scores

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ..analysis.formatting import describe_final_errors
 from ..analysis.run_table import select, tabulate
-from ..claims.judging import compare_methods, equivalent, make_verdict
+from ..claims.contrast import compare_methods
+from ..claims.judging import equivalent, make_verdict
 from ..claims.verdict import Verdict
 from ..records import Record
 from .figure import Figure

@@ -10,7 +10,8 @@ from ..analysis.formatting import describe_final_errors, describe_iqm, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import iqm
-from ..claims.judging import better, compare_pairs, holm_corrected, make_verdict
+from ..claims.contrast import compare_pairs, holm_corrected
+from ..claims.judging import better, make_verdict
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record

@@ -9,15 +9,8 @@ import numpy as np
 from ..analysis.formatting import describe_final_errors, label
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array
-from ..claims.judging import (
-    better,
-    compare_methods,
-    compare_pairs,
-    differs,
-    equivalent,
-    holm_corrected,
-    make_verdict,
-)
+from ..claims.contrast import compare_methods, compare_pairs, holm_corrected
+from ..claims.judging import better, differs, equivalent, make_verdict
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

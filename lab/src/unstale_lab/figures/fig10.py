@@ -10,7 +10,8 @@ from ..analysis.formatting import describe_iqm, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..analysis.trends import ratio
-from ..claims.judging import compare_pairs, make_verdict, worse
+from ..claims.contrast import compare_pairs
+from ..claims.judging import make_verdict, worse
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

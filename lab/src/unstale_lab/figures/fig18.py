@@ -10,7 +10,8 @@ import numpy as np
 from ..analysis.formatting import describe_final_errors, format_number, label
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.judging import MAX_DIVERGENCE_RATE, below, better, compare_pairs, make_verdict
+from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs
+from ..claims.judging import below, better, make_verdict
 from ..claims.verdict import Part, Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

@@ -12,16 +12,8 @@ from ..analysis.formatting import describe_iqm, label
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import iqm
-from ..claims.judging import (
-    Contrast,
-    compare_pairs,
-    describe_contrast,
-    equivalent,
-    holm_corrected,
-    make_verdict,
-    undecided,
-    worse,
-)
+from ..claims.contrast import Contrast, compare_pairs, holm_corrected
+from ..claims.judging import describe_contrast, equivalent, make_verdict, undecided, worse
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record

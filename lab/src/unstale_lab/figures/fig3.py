@@ -9,7 +9,8 @@ import numpy as np
 from ..analysis.formatting import describe_best_settings, describe_final_errors, format_number, label
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.judging import compare_methods, differs, make_verdict
+from ..claims.contrast import compare_methods
+from ..claims.judging import differs, make_verdict
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ..analysis.formatting import describe_best_settings, describe_final_errors
 from ..analysis.run_table import select, tabulate
-from ..claims.judging import better, compare_methods, differs, equivalent, make_verdict
+from ..claims.contrast import compare_methods
+from ..claims.judging import better, differs, equivalent, make_verdict
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

@@ -11,7 +11,8 @@ from ..analysis.formatting import describe_iqm, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import Array
-from ..claims.judging import better, compare_pairs, make_verdict
+from ..claims.contrast import compare_pairs
+from ..claims.judging import better, make_verdict
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

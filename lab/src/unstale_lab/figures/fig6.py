@@ -9,7 +9,8 @@ from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..analysis.trends import by_level, levels, p_no_correlation, rank_correlations, ratio
-from ..claims.judging import better, compare_methods, holm_corrected, make_verdict, trend
+from ..claims.contrast import compare_methods, holm_corrected
+from ..claims.judging import better, make_verdict, trend
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

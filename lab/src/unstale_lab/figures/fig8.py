@@ -13,7 +13,8 @@ from ..analysis.formatting import describe_final_errors, format_number
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
 from ..analysis.statistics import iqm
-from ..claims.judging import below, compare_pairs, make_verdict, worse
+from ..claims.contrast import compare_pairs
+from ..claims.judging import below, make_verdict, worse
 from ..claims.verdict import Part, Verdict
 from ..records import Record
 from .figure import Figure

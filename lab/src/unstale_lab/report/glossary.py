@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..claims.judging import EQUIVALENCE_MARGIN, MIN_SEEDS
+from ..claims.contrast import EQUIVALENCE_MARGIN
+from ..claims.judging import MIN_SEEDS
 
 TITLE = "Correcting Momentum in Temporal Difference Learning: a reproduction"
 GLOSSARY: dict[str, str] = {

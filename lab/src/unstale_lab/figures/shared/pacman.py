@@ -13,7 +13,8 @@ from ...analysis.formatting import describe_iqm
 from ...analysis.panels import Panel, Series
 from ...analysis.run_table import select, tabulate
 from ...analysis.statistics import Array, iqm
-from ...claims.judging import Contrast, better, compare_pairs, make_verdict
+from ...claims.contrast import Contrast, compare_pairs
+from ...claims.judging import better, make_verdict
 from ...claims.verdict import Verdict
 from ...methods import METHODS
 from ...records import Record
