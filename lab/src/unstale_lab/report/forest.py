@@ -54,7 +54,7 @@ def format_effect(quantity: str, value: float, interval: Sequence[float] | None,
     """Format an effect without its quantity if it is a ratio, with it if it is something else.
 
     >>> format_effect("μ̂ / μ", 0.5412, (0.49, 0.601), is_ratio=True)
-    '0.541x (95 % CI 0.49x to 0.601x)'
+    '0.541x (95 % CI 0.490x to 0.601x)'
     >>> format_effect("mean rank correlation", 0.48, (0.36, 0.61), is_ratio=False)
     'mean rank correlation: 0.48 (95 % CI 0.36 to 0.61)'
     """
