@@ -114,12 +114,6 @@ def rejudge(own: dict[str, Any], milder: dict[tuple[str, str], Comparison], is_r
     return replace(at_reduced_scale(verdict) if is_reduced else verdict, **counts)
 
 
-def inverted(c: Comparison) -> Comparison:
-    """Return the comparison of ``b`` with ``a``."""
-    ends = (1 / c.interval[1], 1 / c.interval[0])
-    return replace(c, a=c.b, b=c.a, ratio=1 / c.ratio, interval=ends, diverged_a=c.diverged_b, diverged_b=c.diverged_a)
-
-
 def convert(text: str) -> str:
     """Return the text of a summary in the present format."""
     own = json.loads(text)
@@ -127,7 +121,9 @@ def convert(text: str) -> str:
     for verdict in own["verdicts"]:
         if WITHOUT_LARGEST_ALPHA in verdict["reading"]:
             for c in map(read_comparison, verdict["comparisons"]):
-                milder |= {(c.a, c.b): c, (c.b, c.a): inverted(c)}
+                other = Contrast(c.a, c.b, c, 0.0, 10, "").inverted().comparison
+                assert other is not None
+                milder |= {(c.a, c.b): c, (c.b, c.a): other}
     found = (rejudge(verdict, milder, own["scale"] != "paper") for verdict in own["verdicts"])
     verdicts = [asdict(verdict) for verdict in found if verdict is not None]
     return json_text(own | {"verdicts": verdicts, "is_outdated": bool(own["claims"])})

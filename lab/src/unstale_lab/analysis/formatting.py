@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -84,17 +84,6 @@ def format_p(p: float | None) -> str:
     if p is None or math.isnan(p):
         return MISSING
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
-
-
-def format_p_range(ps: Iterable[float]) -> str:
-    """Format the smallest and the largest p-value.
-
-    >>> format_p_range([0.0001, 0.5, 0.02]), format_p_range([])
-    ('< 0.001 to 0.50', '–')
-    """
-    ends = sorted(p for p in ps if not math.isnan(p))
-    texts = dict.fromkeys(format_p(p) for p in (ends[:1] + ends[-1:]))
-    return " to ".join(texts) or MISSING
 
 
 def format_p_value(p: float) -> str:
