@@ -786,15 +786,6 @@ def test_fig9_tuned_reports_a_different_choice():
     assert "The best rate of Adam is at an end of the range tried and may lie outside." in truth.notes
 
 
-def test_fig9_time_axis_is_for_all_seeds():
-    own = records("fig9", seconds=lambda run: 50.0 if run.method == "adam_window" else 10.0)
-    panel = next(panel for panel in find("fig9").panels(own) if panel.x_label.startswith("seconds"))
-    assert panel.x_label == "seconds (5 seeds batched)"
-    assert {series.method: series.x[-1] for series in panel.series} == {
-        method: 250.0 if method == "adam_window" else 50.0 for method in {r.run.method for r in own}
-    }
-
-
 def test_fig17_shares_its_runs_with_fig9():
     for scale in ("smoke", "large", "paper"):
         assert {run.id for run in find("fig17").runs(scale)} <= {run.id for run in find("fig9").runs(scale)}

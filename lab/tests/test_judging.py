@@ -283,7 +283,8 @@ def test_verdict_says_which_parts_hold():
     verdict = make_verdict(3, parts, [], "And more.")
     assert (verdict.answer, verdict.notes) == ("holds in part", "And more.")
     assert verdict.why == (
-        "Holds: first. Refuted: second (second was measured). Undecided: third (third was measured)."
+        "First (first was measured); it is not so that second (second was measured); "
+        "it is undecided whether third (third was measured)."
     )
 
 
@@ -316,10 +317,13 @@ def test_learning_rates_of_undamped_momentum_depend_on_beta():
 
 
 def test_explanation_of_one_answer():
-    assert explain([part("it is so", "holds")]) == "Holds: it is so (it is so was measured)."
+    assert explain([part("it is so", "holds")]) == "It is so (it is so was measured)."
     many = explain([part(x, "holds") for x in "abcde"] + [part("f", "undecided")])
-    assert many == "Holds: a; b; 3 more. Undecided: f (f was measured)."
-    assert explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")]) == "Refuted: a (1.03x)."
+    assert many == "A (a was measured) and b (b was measured), and 3 more; it is undecided whether f (f was measured)."
+    assert (
+        explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")])
+        == "It is not so that a (1.03x)."
+    )
 
 
 def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
@@ -327,9 +331,11 @@ def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     assert (refuted.answer, refuted.parts[0].answer) == ("undecided", "undecided")
     assert "too small a run to decide" in refuted.why
     confirmed = at_reduced_scale(make_verdict(3, [part("a", "holds")], []))
-    assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale. ")
+    assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale: ")
     mixed = at_reduced_scale(make_verdict(3, [part("a", "holds"), part("b", "does not hold")], []))
-    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Refuted" not in mixed.why
+    assert (
+        mixed.answer == "holds in part" and "it is undecided whether b" in mixed.why and "it is not so" not in mixed.why
+    )
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
 
@@ -374,3 +380,34 @@ def test_intervals_do_not_depend_on_the_order_of_seeds():
 def test_ratios_beyond_all_floats_are_limited():
     [found] = compare_pairs({"full": np.zeros((1, 6)), "momentum": np.full((1, 6), 1e17)}, [("full", "momentum")], 1e40)
     assert found.ratio > 0 and worse(found).answer == "does not hold" and better(found).answer == "holds"
+
+
+@pytest.fixture
+def nearly_equal() -> dict[str, np.ndarray]:
+    """Errors [8 settings, 10 seeds] that differ by 2 % at most."""
+    generator = np.random.default_rng(0)
+    errors = generator.uniform(0.5, 2, (8, 10))
+    return {"full": errors, "momentum": errors * generator.uniform(0.98, 1.02, (8, 10))}
+
+
+def test_methods_that_differ_in_one_setting_of_eight_are_the_same_in_part(nearly_equal):
+    [same] = compare_pairs(nearly_equal, [("full", "momentum")], 1e6)
+    assert same.exceptions is None and equivalent(same).answer == "holds" and differs(same).answer == "does not hold"
+
+    nearly_equal["full"][3] *= 0.01  # the typical ratio does not see it
+    [contrast] = compare_pairs(nearly_equal, [("full", "momentum")], 1e6)
+    assert contrast.is_equivalent() and contrast.ratio == pytest.approx(1, abs=0.02)
+    assert contrast.exceptions is not None and (contrast.exceptions.settings, contrast.exceptions.of) == (1, 8)
+    assert contrast.exceptions.largest == pytest.approx(0.01, rel=0.05)
+    assert equivalent(contrast).answer == "holds in part"
+    assert "a difference of 1.5x or more in 1 of 8 settings, down to 0.01x" in equivalent(contrast).found
+    assert differs(contrast).answer != "does not hold"
+    assert no_better(contrast).answer == "holds in part"  # it is better in that setting
+    assert no_better(contrast.inverted()).answer == "holds"  # momentum is not
+
+
+def test_settings_that_differ_by_noise_are_no_exceptions(nearly_equal):
+    nearly_equal["full"][3] *= np.where(np.arange(10) % 2, 5.0, 0.4)  # geometric mean 1.41
+    nearly_equal["full"][4, 0] *= 1e4  # one seed of ten
+    [contrast] = compare_pairs(nearly_equal, [("full", "momentum")], 1e6)
+    assert contrast.exceptions is None

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from ..analysis import statistics
 from ..analysis.run_table import RunTable
-from ..analysis.statistics import Array, Comparison, clip_errors, compare, holm, seed_log_ratios
+from ..analysis.statistics import MAX_LOG_RATIO, Array, Comparison, clip_errors, compare, holm, seed_log_ratios
 
 RESAMPLES = statistics.RESAMPLES
+TINY = np.finfo(float).tiny
 SIGNIFICANCE_LEVEL = 0.05
 EQUIVALENCE_MARGIN = 1.15  # a factor; see ``judging``
 MAX_DIVERGENCE_RATE = 0.25  # of each method, where errors are compared
+MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,18 @@ class Instability:
 
 
 @dataclass(frozen=True)
+class Exceptions:
+    """Settings in which two methods differ by a factor of ``MUCH`` or more, which the typical ratio can hide."""
+
+    settings: int
+    of: int
+    largest: float  # the largest of their ratios, or the smallest, if that is further from 1
+
+    def inverted(self) -> Exceptions:
+        return replace(self, largest=1 / self.largest)
+
+
+@dataclass(frozen=True)
 class Contrast:
     """Two methods, compared at the learning rates at which neither diverges."""
 
@@ -39,6 +54,7 @@ class Contrast:
     seeds: int
     where: str  # these learning rates, "α ≤ 0.1"; empty if all are
     instabilities: tuple[Instability, ...] = ()
+    exceptions: Exceptions | None = None
 
     def diverges(self, line: str) -> bool:
         """Return whether this one of the two methods diverges at some learning rate."""
@@ -75,9 +91,14 @@ class Contrast:
         low, high = self.comparison.interval
         return low >= 1 / margin and high <= margin
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether what is found for the typical run is true of all settings: no exceptions, and the same stability."""
+        return self.exceptions is None and self.is_equally_stable
+
     def inverted(self) -> Contrast:
         """Return the comparison of ``b`` with ``a``."""
-        c = self.comparison
+        c, exceptions = self.comparison, self.exceptions and self.exceptions.inverted()
         if c is not None:
             low, high = c.interval
             c = replace(
@@ -92,7 +113,7 @@ class Contrast:
                 diverged_a=c.diverged_b,
                 diverged_b=c.diverged_a,
             )
-        return replace(self, a=self.b, b=self.a, comparison=c, direction=-self.direction)
+        return replace(self, a=self.b, b=self.a, comparison=c, direction=-self.direction, exceptions=exceptions)
 
 
 def compare_pairs(
@@ -150,7 +171,23 @@ def _contrast(
     )
     direction = float(seed_log_ratios(kept[a], kept[b]).mean())
     where = "" if is_stable.all() else _format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
-    return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities))
+    exceptions = _exceptions(kept[a], kept[b])
+    return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
+
+
+def _exceptions(a: Array, b: Array) -> Exceptions | None:
+    """Return the settings whose geometric mean ratio over seeds is certainly (95 %) beyond ``MUCH``."""
+    settings, seeds = a.shape
+    if settings < 2 or seeds < 2:
+        return None
+    ratios = np.log(np.maximum(a, TINY)) - np.log(np.maximum(b, TINY))
+    means = ratios.mean(axis=1)
+    half_width = stats.t.ppf(0.5 + statistics.CONFIDENCE / 2, seeds - 1) * ratios.std(axis=1, ddof=1) / np.sqrt(seeds)
+    is_beyond = np.abs(means) - half_width > np.log(MUCH)
+    if not is_beyond.any():
+        return None
+    largest = float(means[np.argmax(np.where(is_beyond, np.abs(means), 0))])
+    return Exceptions(int(is_beyond.sum()), settings, float(np.exp(np.clip(largest, -MAX_LOG_RATIO, MAX_LOG_RATIO))))
 
 
 def _format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:

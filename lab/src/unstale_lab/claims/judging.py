@@ -10,6 +10,10 @@ is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂
 rates a diverged run counts as ``worst_error``. If no learning rate is left, the method that diverges is the worse one;
 if both do, nothing is decided.
 
+**Exceptions.** A typical ratio over many settings hides a few in which the methods differ much. Settings whose own
+ratio (geometric mean over seeds) is certainly beyond 1.5, or below its inverse, are counted and reported. "The same",
+"no better" and "does not differ" then hold or fail in part only.
+
 ``differs``     holds if a difference is found. Does not hold if the ratio is equivalent to 1. Undecided otherwise.
 ``better``      holds if a difference is found, of 2 % or more (or of a claimed size). Does not hold if the
                 opposite is found, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
@@ -45,12 +49,11 @@ from ..analysis.formatting import format_estimate, format_number, format_p_value
 from ..analysis.statistics import Array, bootstrap, iqm
 from ..records import Record
 from . import contrast as contrasts
-from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
+from .contrast import EQUIVALENCE_MARGIN, MUCH, SIGNIFICANCE_LEVEL, Contrast
 from .verdict import Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
 NEGLIGIBLE = 1.02  # a ratio so close to 1 is no advantage, even if it is significant
-MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 MAX_LISTED_PARTS = 2
 
 
@@ -60,7 +63,7 @@ def differs(contrast: Contrast, statement: str = "") -> Part:
     if contrast.is_found or (contrast.comparison is None and contrast.diverging):
         answer = "holds"
     elif contrast.is_equivalent():
-        answer = "does not hold" if contrast.is_equally_stable else "holds in part"
+        answer = "does not hold" if contrast.is_uniform else "holds in part"
     return _part(contrast, statement or f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
 
 
@@ -94,7 +97,7 @@ def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, statement
     if contrast.comparison is None:
         answer = "does not hold" if contrast.diverging else "undecided"
     elif contrast.is_equivalent(margin):
-        answer = "holds" if contrast.is_equally_stable else "holds in part"
+        answer = "holds" if contrast.is_uniform else "holds in part"
     elif contrast.comparison.interval[1] < 1 / margin or contrast.comparison.interval[0] > margin:
         answer = "does not hold"
     size = f" within a factor of {margin:g}" if margin != EQUIVALENCE_MARGIN else ""
@@ -108,7 +111,8 @@ def no_better(contrast: Contrast, statement: str = "") -> Part:
         if contrast.diverging:
             answer = "holds" if contrast.diverging == contrast.a else "does not hold"
     elif contrast.comparison.interval[0] >= 1 / EQUIVALENCE_MARGIN:
-        answer = "holds in part" if contrast.diverging == contrast.b else "holds"
+        has_exception = contrast.exceptions is not None and contrast.exceptions.largest < 1
+        answer = "holds in part" if has_exception or contrast.diverging == contrast.b else "holds"
     elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
         answer = "does not hold"
     return _part(contrast, statement or _relation(contrast, "is no better than"), answer)
@@ -234,33 +238,41 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
     answer = combine_parts(parts) if parts else verdict.answer
     why = verdict.why if parts == verdict.parts else explain(parts)
     if answer == "holds":
-        answer, why = "holds in part", f"At a reduced scale. {why}"
+        answer, why = "holds in part", f"At a reduced scale: {why}"
     return replace(verdict, answer=answer, parts=parts, why=why)
 
 
 def explain(parts: Sequence[Part]) -> str:
-    """Describe the answer in a plain sentence or two: what holds, what does not, what is undecided."""
+    """Describe the answer in a plain sentence: what holds, what does not, what is undecided.
+
+    >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
+    'A is b (1.1x); it is not so that b is c (2x).'
+    """
     by_answer: dict[Answer, list[Part]] = {}
     for part in parts:
         by_answer.setdefault(part.answer, []).append(part)
-    headings: dict[Answer, str] = {
-        "holds": "Holds",
-        "holds in part": "In part",
-        "does not hold": "Refuted",
-        "undecided": "Undecided",
-    }
-    is_mixed = len(by_answer) > 1
-    return " ".join(
-        f"{heading}: {_list(by_answer[answer], is_mixed and answer == 'holds')}."
-        for answer, heading in headings.items()
+    clauses = [
+        f"{beginning}{_list(by_answer[answer], joint)}"
+        for answer, (beginning, joint) in CLAUSES.items()
         if answer in by_answer
-    )
+    ]
+    text = "; ".join(clauses)
+    return f"{text[:1].upper() if text[:1].isascii() else text[:1]}{text[1:]}."
 
 
-def _list(parts: Sequence[Part], without_numbers: bool) -> str:
-    texts = [p.statement if without_numbers else f"{p.statement} ({p.brief or p.found})" for p in parts]
+# How a clause begins, and how its parts are joined.
+CLAUSES: dict[Answer, tuple[str, str]] = {
+    "holds": ("", " and "),
+    "holds in part": ("it is so in part that ", " and that "),
+    "does not hold": ("it is not so that ", " or that "),
+    "undecided": ("it is undecided whether ", " or "),
+}
+
+
+def _list(parts: Sequence[Part], joint: str) -> str:
+    texts = [f"{part.statement} ({part.brief or part.found})" for part in parts[:MAX_LISTED_PARTS]]
     more = len(parts) - MAX_LISTED_PARTS
-    return "; ".join([*texts[:MAX_LISTED_PARTS], *([f"{more} more"] if more > 0 else [])])
+    return f"{joint.join(texts)}{f', and {more} more' if more > 0 else ''}"
 
 
 def describe_contrast(contrast: Contrast) -> str:
@@ -285,15 +297,28 @@ def _found(contrast: Contrast) -> str:
         texts.append(f"{format_ratio(c.ratio, c.interval)}{_at(contrast.where)}")
         counts = {contrast.a: c.diverged_a, contrast.b: c.diverged_b}
         texts += [f"{label(line)} diverged in {n} of {c.pairs:,} runs there" for line, n in counts.items() if n]
+        texts += _describe_exceptions(contrast)
     for each in contrast.instabilities:
         texts.append(f"{label(each.line)} diverges{_at(each.where)}, in {each.diverged:,} of {each.runs:,} runs")
     return "; ".join(texts)
 
 
+def _describe_exceptions(contrast: Contrast) -> list[str]:
+    if (found := contrast.exceptions) is None:
+        return []
+    extreme = f"{'up' if found.largest > 1 else 'down'} to {format_number(found.largest)}x"
+    return [f"a difference of {MUCH:g}x or more in {found.settings} of {found.of} settings, {extreme}"]
+
+
 def _brief(contrast: Contrast) -> str:
     """Describe the same without interval and counts."""
     ratio = [] if contrast.comparison is None else [f"{format_number(contrast.ratio)}x{_at(contrast.where)}"]
-    return "; ".join([*ratio, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)])
+    exceptions = (
+        [] if contrast.exceptions is None else [f"{format_number(contrast.exceptions.largest)}x in some settings"]
+    )
+    return "; ".join(
+        [*ratio, *exceptions, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)]
+    )
 
 
 def _at(where: str) -> str:

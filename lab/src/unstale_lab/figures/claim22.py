@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..analysis.formatting import describe_iqm, format_number, label
+from ..analysis.formatting import describe_iqm, format_number
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, without
 from ..analysis.statistics import iqm
@@ -73,7 +73,6 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
                 for curve, reference in REFERENCE_NAMES.items()
             ),
             f"Beyond the paper: {'; '.join(others)}.",
-            _describe_step_times(clipped),
         ]
     )
     beats = better(dense)
@@ -111,19 +110,6 @@ def _mostly_backward(records: Sequence[Record]) -> Part:
 def _last(records: Sequence[Record], method: str, curve: str) -> float:
     """Return the last value of a curve, which is the same for all seeds, because they are batched."""
     return float(select(records, method=method)[0].curves[curve][-1])
-
-
-def _seconds(records: Sequence[Record], method: str) -> float:
-    """Return the seconds of one step of all seeds batched together."""
-    selected = select(records, method=method)
-    return sum(record.seconds for record in selected) / selected[0].run.steps
-
-
-def _describe_step_times(records: Sequence[Record]) -> str:
-    methods = dict.fromkeys(record.run.method for record in records)
-    times = ", ".join(f"{label(method)} {_milliseconds(_seconds(records, method))}" for method in methods)
-    seeds = len(select(records, method="adam"))
-    return f"Time per step, {seeds} seeds batched: {times}."
 
 
 def _milliseconds(seconds: float) -> str:

@@ -13,8 +13,8 @@ from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.contrast import compare_pairs
-from ..claims.judging import MUCH, better, make_verdict, no_better
+from ..claims.contrast import MUCH, compare_pairs
+from ..claims.judging import better, make_verdict, no_better
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..analysis.formatting import describe_final_errors, label
 from ..analysis.run_table import select, tabulate
-from ..claims.contrast import compare_pairs
-from ..claims.judging import MUCH, make_verdict, worse
+from ..claims.contrast import MUCH, compare_pairs
+from ..claims.judging import make_verdict, worse
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record

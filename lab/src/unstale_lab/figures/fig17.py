@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
-from ..claims.contrast import compare_pairs, holm_corrected
-from ..claims.judging import MUCH, better, make_verdict, undecided, worse
+from ..claims.contrast import MUCH, compare_pairs, holm_corrected
+from ..claims.judging import better, make_verdict, undecided, worse
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record

@@ -80,27 +80,14 @@ def curves_by_method(records: Sequence[Record], curve: str, first: int = 0) -> l
 
 
 def error_panels(records: Sequence[Record]) -> list[Panel]:
-    """Return errors over steps, against both references, and errors against true values over time."""
+    """Return errors over steps, against both references.
+
+    There is no panel over time: runs that share a GPU slow one another down.
+    """
     return [
-        *(
-            Panel(reference, STEPS, MSE, curves_by_method(records, curve), log_y=True)
-            for curve, reference in REFERENCE_NAMES.items()
-        ),
-        error_over_time_panel(records),
+        Panel(reference, STEPS, MSE, curves_by_method(records, curve), log_y=True)
+        for curve, reference in REFERENCE_NAMES.items()
     ]
-
-
-def error_over_time_panel(records: Sequence[Record]) -> Panel:
-    """Return errors over the time of all seeds batched together."""
-    seeds = len({record.run.seed for record in records})
-
-    def curves(group: list[Record]) -> list[Series]:
-        seconds = sum(record.seconds for record in group)
-        steps = group[0].run.steps
-        return [replace(line, x=[seconds * x / steps for x in line.x]) for line in learning_curves(group, iqm, TRUTH)]
-
-    title = f"{REFERENCE_NAMES[TRUTH]}, over time"
-    return Panel(title, f"seconds ({seeds} seeds batched)", MSE, _series_by_method(records, curves), log_y=True)
 
 
 def measurement_panels(records: Sequence[Record]) -> list[Panel]:
