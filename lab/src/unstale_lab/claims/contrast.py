@@ -35,12 +35,14 @@ class Instability:
 class Exceptions:
     """Settings in which two methods differ by a factor of ``MUCH`` or more, which the typical ratio can hide."""
 
-    settings: int
-    of: int
-    largest: float  # the largest of their ratios, or the smallest, if that is further from 1
+    lower: int = 0  # settings in which ``a`` has an error that is much lower
+    higher: int = 0
+    lowest: float = 1.0  # ratio in a setting
+    highest: float = 1.0
+    of: int = 0  # settings
 
     def inverted(self) -> Exceptions:
-        return replace(self, largest=1 / self.largest)
+        return Exceptions(self.higher, self.lower, 1 / self.highest, 1 / self.lowest, self.of)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Contrast:
     seeds: int
     where: str  # these learning rates, "α ≤ 0.1"; empty if all are
     instabilities: tuple[Instability, ...] = ()
-    exceptions: Exceptions | None = None
+    exceptions: Exceptions = Exceptions()
 
     def diverges(self, line: str) -> bool:
         """Return whether this one of the two methods diverges at some learning rate."""
@@ -93,12 +95,12 @@ class Contrast:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether what is found for the typical run is true of all settings: no exceptions, and the same stability."""
-        return self.exceptions is None and self.is_equally_stable
+        """Whether the methods differ much in no setting, and diverge at the same learning rates, if at all."""
+        return not self.exceptions.lower and not self.exceptions.higher and self.is_equally_stable
 
     def inverted(self) -> Contrast:
         """Return the comparison of ``b`` with ``a``."""
-        c, exceptions = self.comparison, self.exceptions and self.exceptions.inverted()
+        c = self.comparison
         if c is not None:
             low, high = c.interval
             c = replace(
@@ -113,6 +115,7 @@ class Contrast:
                 diverged_a=c.diverged_b,
                 diverged_b=c.diverged_a,
             )
+        exceptions = self.exceptions.inverted()
         return replace(self, a=self.b, b=self.a, comparison=c, direction=-self.direction, exceptions=exceptions)
 
 
@@ -175,19 +178,17 @@ def _contrast(
     return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
 
 
-def _exceptions(a: Array, b: Array) -> Exceptions | None:
+def _exceptions(a: Array, b: Array) -> Exceptions:
     """Return the settings whose geometric mean ratio over seeds is certainly (95 %) beyond ``MUCH``."""
     settings, seeds = a.shape
     if settings < 2 or seeds < 2:
-        return None
+        return Exceptions()
     ratios = np.log(np.maximum(a, TINY)) - np.log(np.maximum(b, TINY))
-    means = ratios.mean(axis=1)
+    means = np.clip(ratios.mean(axis=1), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     half_width = stats.t.ppf(0.5 + statistics.CONFIDENCE / 2, seeds - 1) * ratios.std(axis=1, ddof=1) / np.sqrt(seeds)
-    is_beyond = np.abs(means) - half_width > np.log(MUCH)
-    if not is_beyond.any():
-        return None
-    largest = float(means[np.argmax(np.where(is_beyond, np.abs(means), 0))])
-    return Exceptions(int(is_beyond.sum()), settings, float(np.exp(np.clip(largest, -MAX_LOG_RATIO, MAX_LOG_RATIO))))
+    lower, higher = means[means + half_width < -np.log(MUCH)], means[means - half_width > np.log(MUCH)]
+    lowest, highest = float(np.exp(lower.min(initial=0))), float(np.exp(higher.max(initial=0)))
+    return Exceptions(len(lower), len(higher), lowest, highest, settings)
 
 
 def _format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:

@@ -49,7 +49,7 @@ from ..analysis.formatting import format_estimate, format_number, format_p_value
 from ..analysis.statistics import Array, bootstrap, iqm
 from ..records import Record
 from . import contrast as contrasts
-from .contrast import EQUIVALENCE_MARGIN, MUCH, SIGNIFICANCE_LEVEL, Contrast
+from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
 from .verdict import Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
@@ -111,8 +111,7 @@ def no_better(contrast: Contrast, statement: str = "") -> Part:
         if contrast.diverging:
             answer = "holds" if contrast.diverging == contrast.a else "does not hold"
     elif contrast.comparison.interval[0] >= 1 / EQUIVALENCE_MARGIN:
-        has_exception = contrast.exceptions is not None and contrast.exceptions.largest < 1
-        answer = "holds in part" if has_exception or contrast.diverging == contrast.b else "holds"
+        answer = "holds in part" if contrast.exceptions.lower or contrast.diverging == contrast.b else "holds"
     elif contrast.comparison.interval[1] < 1 / EQUIVALENCE_MARGIN:
         answer = "does not hold"
     return _part(contrast, statement or _relation(contrast, "is no better than"), answer)
@@ -304,21 +303,22 @@ def _found(contrast: Contrast) -> str:
 
 
 def _describe_exceptions(contrast: Contrast) -> list[str]:
-    if (found := contrast.exceptions) is None:
-        return []
-    extreme = f"{'up' if found.largest > 1 else 'down'} to {format_number(found.largest)}x"
-    return [f"a difference of {MUCH:g}x or more in {found.settings} of {found.of} settings, {extreme}"]
+    """Describe settings in which methods differ much, unless the typical ratio tells the same."""
+    found, is_same = contrast.exceptions, contrast.is_equivalent()
+    texts = []
+    if found.lower and (is_same or contrast.ratio > 1):
+        texts.append(f"down to {format_number(found.lowest)}x in {found.lower} of {found.of} settings")
+    if found.higher and (is_same or contrast.ratio < 1):
+        texts.append(f"up to {format_number(found.highest)}x in {found.higher} of {found.of} settings")
+    return texts
 
 
 def _brief(contrast: Contrast) -> str:
     """Describe the same without interval and counts."""
-    ratio = [] if contrast.comparison is None else [f"{format_number(contrast.ratio)}x{_at(contrast.where)}"]
-    exceptions = (
-        [] if contrast.exceptions is None else [f"{format_number(contrast.exceptions.largest)}x in some settings"]
-    )
-    return "; ".join(
-        [*ratio, *exceptions, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)]
-    )
+    texts = []
+    if contrast.comparison is not None:
+        texts = [f"{format_number(contrast.ratio)}x{_at(contrast.where)}", *_describe_exceptions(contrast)]
+    return "; ".join([*texts, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)])
 
 
 def _at(where: str) -> str:
