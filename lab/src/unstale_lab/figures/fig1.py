@@ -12,11 +12,10 @@ from ..analysis.statistics import Array
 from ..claims.contrast import compare_methods, compare_pairs, holm_corrected
 from ..claims.judging import better, differs, equivalent, make_verdict
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import REPLAY_GRID
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
+from .shared.grids import REPLAY_GRID, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overview_panels
 
 METHODS = ["momentum", "oracle", "full"]
 MAX_DISTANCE = 10.0  # of log errors; what a diverged run counts as
@@ -24,14 +23,6 @@ SMALL_DIFFERENCE = 1.25  # a factor; the paper calls the oracle's difference "fa
 
 TEXT_GRID = REPLAY_GRID.vary(paper={"problem": "regression", "method": [*METHODS, "default"], "alpha": [0.005, 0.01]})
 CODE_GRID = as_authors_ran(TEXT_GRID, method=METHODS, damped=False)
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -66,7 +57,7 @@ FIGURE = Figure(
     settings="Regression to a sum of sines; MLP of 4 layers, width 8, 16 and 32; β 0.9 and 0.99; α 0.005 and 0.01; "
     "batches of 4, 16 and 64; 10 seeds; 5,000 steps. The authors' code: undamped momentum, gradients of δ² with a "
     "Taylor term of half strength, made of the batch's mean gradient.",
-    runs=runs,
+    runs=union(TEXT_GRID, CODE_GRID),
     panels=lambda records: overview_panels(records, "Figure 1", methods=METHODS),
-    judge=judge,
+    judge=each_reading(_verdict),
 )

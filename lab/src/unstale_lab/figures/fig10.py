@@ -13,11 +13,10 @@ from ..analysis.trends import ratio
 from ..claims.contrast import compare_pairs
 from ..claims.judging import make_verdict, worse
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, reading_prefix, titled
+from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, each_reading, reading_prefix, titled
 
 TEXT_GRID = REPLAY_GRID.vary(
     paper={"method": PAPER_METHODS, "batch": [1, 4, 16, 64], "seed": seeds(20)},
@@ -32,10 +31,6 @@ GRIDS = (
     CODE_GRID,
     CODE_GRID.vary(paper={**ONLINE, "method": ["oracle", "full", "diagonal"]}),
 )
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [run for grid in GRIDS for run in grid(scale)]
 
 
 def _split(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
@@ -71,10 +66,6 @@ def _with_online(records: Sequence[Record], reading: Reading) -> Panel:
         for line in sensitivity_curves(online, "batch", curve=ERROR_CURVES[reading])
     ]
     return replace(panel, title=titled(panel.title, reading), series=[*panel.series, *lines])
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -115,7 +106,7 @@ FIGURE = Figure(
     "0.99; α 0.5, 0.1 and 0.05; 20 seeds; 5,000 steps. In addition μ*, μ̂ and μ̂ diag online with batches of 1, in the "
     "same settings. The authors' code: width 16, β 0.99, α 0.005, 0.01 and 0.1, gradients of δ² with a Taylor term of "
     "half strength.",
-    runs=runs,
+    runs=union(*GRIDS),
     panels=panels,
-    judge=judge,
+    judge=each_reading(_verdict),
 )

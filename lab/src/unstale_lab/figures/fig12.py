@@ -9,24 +9,15 @@ from ..analysis.run_table import tabulate
 from ..claims.contrast import compare_methods
 from ..claims.judging import equivalent, make_verdict
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import PAPER_METHODS, PAPER_PAIRS, RBF_GRID, RBF_WIDTH_NOTE
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
+from .shared.grids import PAPER_METHODS, PAPER_PAIRS, RBF_GRID, RBF_WIDTH_NOTE, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overview_panels
 
 TEXT_GRID = RBF_GRID.vary(
     paper={"method": PAPER_METHODS, "rbf_width": 1.0, "beta": [0.9, 0.99], "measure": ()}, smoke={"beta": 0.9}
 )
 CODE_GRID = as_authors_ran(TEXT_GRID, problem="mountain_car", rbf_amplitude=2.0)
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -47,7 +38,7 @@ FIGURE = Figure(
     claims=(6,),
     settings="Mountain Car from replay; linear in RBF features on a grid of 10 by 10 and of 20 by 20, σ² 1; α 0.1 and "
     f"0.01; β 0.9 and 0.99; batches of 16; 10 seeds; 5,000 steps. {RBF_WIDTH_NOTE}",
-    runs=runs,
+    runs=union(TEXT_GRID, CODE_GRID),
     panels=lambda records: overview_panels(records, "Figure 12"),
-    judge=judge,
+    judge=each_reading(_verdict),
 )

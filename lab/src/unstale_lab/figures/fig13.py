@@ -16,10 +16,9 @@ from ..analysis.statistics import Array, iqm
 from ..claims.contrast import MUCH, compare_pairs
 from ..claims.judging import better, make_verdict, no_better
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import REPLAY_GRID, seeds
+from .shared.grids import REPLAY_GRID, seeds, union
 from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, titled
 
 LAYERS = 6
@@ -66,10 +65,6 @@ GRIDS = (
     as_authors_ran(UNIFORM_GRID, method=UNIFORM_METHODS),
     as_authors_ran(UNIFORM_GRID, **SOME_LAYERS),
 )
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [run for grid in GRIDS for run in grid(scale)]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
@@ -153,7 +148,7 @@ FIGURE = Figure(
     settings="Mountain Car from replay; MLP of 6 layers of width 16; α 0.1; β 0.9; batches of 16; full correction for "
     "none, the bottom or top 1 to 5, both ends, or all layers; 20 seeds; 5,000 steps. The authors' conventions: "
     "gradients of δ² with a Taylor term of half strength.",
-    runs=runs,
+    runs=union(*GRIDS),
     panels=panels,
     judge=judge,
 )

@@ -9,23 +9,14 @@ from ..analysis.run_table import select, tabulate
 from ..claims.contrast import MUCH, compare_pairs
 from ..claims.judging import make_verdict, worse
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
+from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, REPLAY_GRID, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overview_panels
 
 METHODS = [*PAPER_METHODS, "frozen"]
 TEXT_GRID = REPLAY_GRID.vary(paper={"method": [*METHODS_WITH_DEFAULT, "frozen"]})
 CODE_GRID = as_authors_ran(TEXT_GRID, method=METHODS, width=[16, 32], quick={"width": 16}, smoke={"width": 4})
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -48,7 +39,7 @@ FIGURE = Figure(
     title="Mountain Car from replay, with frozen targets",
     claims=(12,),
     settings="As figure 3; the target network is copied every 100 steps.",
-    runs=runs,
+    runs=union(TEXT_GRID, CODE_GRID),
     panels=lambda records: overview_panels(records, "Figure 16", methods=METHODS),
-    judge=judge,
+    judge=each_reading(_verdict),
 )

@@ -13,11 +13,10 @@ from ..analysis.statistics import Array, iqm
 from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs
 from ..claims.judging import below, better, make_verdict
 from ..claims.verdict import Part, Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
+from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overview_panels
 
 TEXT_GRID = REPLAY_GRID.vary(
     paper={"method": PAPER_METHODS, "steps": 50_000},
@@ -26,14 +25,6 @@ TEXT_GRID = REPLAY_GRID.vary(
 )
 MAX_REMAINING_ERROR = 0.1  # relative to the error before the first step
 CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=16, quick={"width": 16}, smoke={"width": 4, "batch": 4})
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -81,7 +72,7 @@ FIGURE = Figure(
     title="Mountain Car from replay, 50,000 steps",
     claims=(18,),
     settings="As figure 3, with 50,000 steps. The authors' code: width 32, β 0.9, batches of 16.",
-    runs=runs,
+    runs=union(TEXT_GRID, CODE_GRID),
     panels=lambda records: overview_panels(records, "Figure 18"),
-    judge=judge,
+    judge=each_reading(_verdict),
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..experiment import Run, Scale
 from .figure import Figure
-from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds
+from .shared.grids import PAPER_METHODS, REPLAY_GRID, seeds, union
 from .shared.readings import as_authors_ran
 from .shared.sensitivity import sensitivity_panels, show_sensitivity
 
@@ -14,10 +13,6 @@ TEXT_GRID = REPLAY_GRID.vary(
 CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=4, quick={"width": 16}, smoke={"width": 4})
 
 
-def runs(scale: Scale) -> list[Run]:
-    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
-
-
 FIGURE = Figure(
     name="fig19",
     title="Error over learning rate α",
@@ -25,7 +20,7 @@ FIGURE = Figure(
     settings="Mountain Car from replay; α from 0.001 to 0.5; MLP of 4 layers, width 8, 16 and 32; β 0.9 and 0.99; "
     "batches of 4, 16 and 64; 10 seeds; 5,000 steps. The authors' code: width 32, β 0.9, batches of 4, gradients of δ² "
     "with a Taylor term of half strength.",
-    runs=runs,
+    runs=union(TEXT_GRID, CODE_GRID),
     panels=lambda records: sensitivity_panels(records, "alpha", "Figure 19"),
     judge=lambda records: show_sensitivity(19, records, "alpha", "α"),
 )

@@ -16,7 +16,7 @@ from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
 from .shared.grids import PAPER_METHODS, PAPER_PAIRS, REPLAY_GRID, seeds
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
+from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overview_panels
 
 TEXT_GRID = REPLAY_GRID.vary(paper={}, quick={"alpha": [0.5, 0.1], "seed": seeds(5), "steps": 1500})
 CODE_GRID = as_authors_ran(TEXT_GRID, width=[16, 32], smoke={"width": 4})
@@ -25,10 +25,6 @@ CODE_GRID = as_authors_ran(TEXT_GRID, width=[16, 32], smoke={"width": 4})
 def runs(scale: Scale) -> list[Run]:
     """Return both readings; the scale "quick", which is part of ``make run``, has the text's alone."""
     return [*TEXT_GRID(scale), *(CODE_GRID(scale) if scale != "quick" else [])]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -85,7 +81,7 @@ FIGURE = Figure(
     "gradients of δ² with a Taylor term of half strength.",
     runs=runs,
     panels=lambda records: overview_panels(records, "Figure 3"),
-    judge=judge,
+    judge=each_reading(_verdict),
     measured=measured,
     cut="Width 16, batches of 16, α 0.5 and 0.1, 5 seeds and 1,500 steps.",
 )

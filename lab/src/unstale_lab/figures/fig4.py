@@ -14,11 +14,10 @@ from ..analysis.run_table import select, tabulate
 from ..claims.contrast import compare_methods
 from ..claims.judging import better, differs, equivalent, make_verdict
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, Grid, seeds
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, overview_panels
+from .shared.grids import METHODS_WITH_DEFAULT, PAPER_METHODS, Grid, seeds, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overview_panels
 
 TEXT_GRID = Grid(
     paper={
@@ -38,14 +37,6 @@ CODE_GRID = as_authors_ran(TEXT_GRID, damped=False)
 LOWER = [("full", "momentum"), ("oracle", "momentum"), ("full", "diagonal"), ("oracle", "diagonal")]
 
 
-def runs(scale: Scale) -> list[Run]:
-    return [*TEXT_GRID(scale), *CODE_GRID(scale)]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
-
-
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     selected = select(records, method=PAPER_METHODS)
     curve = ERROR_CURVES[reading]
@@ -63,7 +54,7 @@ FIGURE = Figure(
     settings="Mountain Car, transitions in temporal order, batches of 1; MLP of 4 layers of width 16; β 0.9 and 0.99; "
     "α 0.005, 0.001 and 0.0005; 50 seeds; 20,000 steps. The authors' code: undamped momentum (which the figure was "
     "probably made with), gradients of δ² with a Taylor term of half strength.",
-    runs=runs,
+    runs=union(TEXT_GRID, CODE_GRID),
     panels=lambda records: overview_panels(records, "Figure 4"),
-    judge=judge,
+    judge=each_reading(_verdict),
 )

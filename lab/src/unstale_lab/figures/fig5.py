@@ -14,11 +14,10 @@ from ..analysis.statistics import Array
 from ..claims.contrast import compare_pairs
 from ..claims.judging import better, make_verdict
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import PAPER_METHODS, RBF_GRID, RBF_WIDTH_NOTE, REPLAY_GRID, seeds
-from .shared.readings import as_authors_ran, by_reading, titled
+from .shared.grids import PAPER_METHODS, RBF_GRID, RBF_WIDTH_NOTE, REPLAY_GRID, seeds, union
+from .shared.readings import as_authors_ran, by_reading, each_reading, titled
 
 MAX_DRIFT_RATIO = 0.2  # "very little": less than a fifth of the drift of an MLP
 
@@ -35,10 +34,6 @@ GRIDS = (
     as_authors_ran(RBF_DRIFT_GRID, problem="mountain_car", rbf_amplitude=2.0),
     as_authors_ran(MLP_DRIFT_GRID),
 )
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [run for grid in GRIDS for run in grid(scale)]
 
 
 def by_features(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -59,10 +54,6 @@ def panels(records: Sequence[Record]) -> list[Panel]:
         for reading, group in by_reading(records).items()
         for kind, some in by_features(group).items()
     ]
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -103,7 +94,7 @@ FIGURE = Figure(
     settings="Mountain Car from replay; RBF features on a grid of 20 by 20, σ² 1, and an MLP of 4 layers of width 16; "
     "α 0.1; β 0.99; batches of 16; 10 seeds; 5,000 steps. Drift over the samples of the last 2/(1-β) steps, "
     f"unweighted; the authors' code weights it by β to the power of the age. {RBF_WIDTH_NOTE}",
-    runs=runs,
+    runs=union(*GRIDS),
     panels=panels,
-    judge=judge,
+    judge=each_reading(_verdict),
 )

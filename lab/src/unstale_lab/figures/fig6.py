@@ -12,11 +12,10 @@ from ..analysis.trends import by_level, levels, p_no_correlation, rank_correlati
 from ..claims.contrast import compare_methods, holm_corrected
 from ..claims.judging import better, make_verdict, trend
 from ..claims.verdict import Reading, Verdict
-from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
-from .shared.grids import RBF_GRID, RBF_WIDTH_NOTE
-from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, reading_prefix, titled
+from .shared.grids import RBF_GRID, RBF_WIDTH_NOTE, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, each_reading, reading_prefix, titled
 
 METHODS = ["momentum", "full", "diagonal"]
 CODE_GRID = as_authors_ran(RBF_GRID, method=METHODS, problem="mountain_car", rbf_amplitude=2.0)
@@ -24,10 +23,6 @@ SETTINGS = (
     "Mountain Car from replay; linear in RBF features on a grid of 10 by 10 and of 20 by 20, σ² from 0.5 to 4; "
     f"α 0.1 and 0.01; β 0.99; batches of 16; 10 seeds; 5,000 steps. {RBF_WIDTH_NOTE}"
 )
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [*RBF_GRID(scale), *CODE_GRID(scale)]
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
@@ -49,10 +44,6 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 def _panel(records: Sequence[Record], reading: Reading) -> Panel:
     panel = sensitivity_panel(records, "rbf_width", mean, curve=ERROR_CURVES[reading])
     return Panel(titled("Figure 6", reading), panel.x_label, panel.y_label, panel.series, log_y=True)
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -83,7 +74,7 @@ FIGURE = Figure(
     title="Error over RBF width",
     claims=(7,),
     settings=SETTINGS,
-    runs=runs,
+    runs=union(RBF_GRID, CODE_GRID),
     panels=panels,
-    judge=judge,
+    judge=each_reading(_verdict),
 )

@@ -17,9 +17,10 @@ from ..analysis.trends import by_level, rank_correlations
 from ..claims.judging import confidence_interval, decide, make_verdict
 from ..claims.verdict import Effect, Part, Reading, Verdict
 from ..records import Record
-from .fig6 import METHODS, SETTINGS, runs
+from .fig6 import FIGURE as FIGURE_6
+from .fig6 import METHODS, SETTINGS
 from .figure import Figure
-from .shared.readings import ERROR_CURVES, by_reading, titled
+from .shared.readings import ERROR_CURVES, by_reading, each_reading, titled
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
@@ -58,10 +59,6 @@ def _lines(records: Sequence[Record], curve: str) -> list[Series]:
         else:  # an empty line, so that the legend shows the divergences
             lines.append(Series(method, [], [], **counts))
     return lines
-
-
-def judge(records: Sequence[Record]) -> list[Verdict]:
-    return [_verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
@@ -116,7 +113,7 @@ FIGURE = Figure(
     title="Error over the drift of target values",
     claims=(8,),
     settings=SETTINGS,
-    runs=runs,
+    runs=FIGURE_6.runs,
     panels=panels,
-    judge=judge,
+    judge=each_reading(_verdict),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -66,6 +66,11 @@ class Grid:
             {**keep(self.smoke), **(smoke or {})},
             {**keep(self.large), **(large or {})},
         )
+
+
+def union(*grids: Grid) -> Callable[[Scale], list[Run]]:
+    """Return a function from a scale to the runs of all grids."""
+    return lambda scale: [run for grid in grids for run in grid(scale)]
 
 
 # Why some figures are published below the paper's scale.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...analysis.curves import divergence_panels, iqm_panel, paper_panel, sensitivity_panel
 from ...analysis.panels import Panel
 from ...analysis.run_table import select
-from ...claims.verdict import READING_NAMES, READINGS, Reading
+from ...claims.verdict import READING_NAMES, READINGS, Reading, Verdict
 from ...records import Record
 from .grids import PAPER_METHODS, Choices, Grid
 
@@ -32,6 +32,13 @@ def by_reading(records: Sequence[Record]) -> dict[Reading, list[Record]]:
     """Return the records of each reading that has some."""
     groups = {reading: select(records, convention=reading) for reading in READINGS}
     return {reading: group for reading, group in groups.items() if group}
+
+
+def each_reading(
+    verdict: Callable[[Sequence[Record], Reading], Verdict],
+) -> Callable[[Sequence[Record]], list[Verdict]]:
+    """Return a function that judges each reading of which there are records."""
+    return lambda records: [verdict(group, reading) for reading, group in by_reading(records).items()]
 
 
 def reading_prefix(reading: Reading) -> str:
