@@ -269,9 +269,15 @@ CLAUSES: dict[Answer, tuple[str, str]] = {
 
 
 def _list(parts: Sequence[Part], joint: str) -> str:
+    """List the first parts, and count the others, with the range of their ratios."""
     texts = [f"{part.statement} ({part.brief or part.found})" for part in parts[:MAX_LISTED_PARTS]]
-    more = len(parts) - MAX_LISTED_PARTS
-    return f"{joint.join(texts)}{f', and {more} more' if more > 0 else ''}"
+    others = parts[MAX_LISTED_PARTS:]
+    if not others:
+        return joint.join(texts)
+    ratios = [part.effect.value for part in others if part.effect is not None and part.effect.is_ratio]
+    low, high = (format_number(end) for end in (min(ratios), max(ratios))) if ratios else ("", "")
+    numbers = f" ({low}x)" if ratios and low == high else f" ({low}x to {high}x)" if ratios else ""
+    return f"{joint.join(texts)}, and {len(others)} more{numbers}"
 
 
 def describe_contrast(contrast: Contrast) -> str:
