@@ -1270,15 +1270,22 @@ def test_states_of_other_optimizers_are_refused():
         unstale.CorrectedAdam(model).load_state_dict(other.state_dict())
 
 
-def test_a_model_converted_on_the_way_is_refused():
+@pytest.mark.parametrize(
+    "before, after",
+    [(torch.float32, torch.float64), (torch.float64, torch.float32), (torch.float32, torch.bfloat16)],
+    ids=["wider", "narrower", "half"],
+)
+def test_a_model_converted_on_the_way_is_refused(before, after):
     model, _ = twins(mlp)
-    optimizer = unstale.CorrectedSGD(model.float(), lr=0.1)
-    x = torch.ones(2, 3)
-    optimizer.backward(model(x.float()).squeeze(-1), 0.9 * model(x.float()).squeeze(-1))
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    model.to(before)  # before the first batch: allowed
+    x = torch.ones(2, 3, dtype=before)
+    optimizer.backward(model(x).squeeze(-1), 0.9 * model(x).squeeze(-1))
     optimizer.step()
     optimizer.zero_grad()
-    model.double()
-    with pytest.raises(RuntimeError, match="before its optimizer takes the first batch"):
+    model.to(after)
+    x = x.to(after)
+    with pytest.raises(RuntimeError, match=f"in {before} and are now on cpu in {after}.*before its optimizer takes"):
         optimizer.backward(model(x).squeeze(-1), 0.9 * model(x).squeeze(-1))
 
 

@@ -33,6 +33,7 @@ class FlatParams:
         for length in self.lengths:
             start = self.spans[-1].stop if self.spans else 0
             self.spans.append(slice(start, start + length))
+        self._placed = _placement(self.parameters)
         self._last_split: tuple[Tensor, list[Tensor]] | None = None
         self._is_uniform = all(p.dtype == self.dtype and p.device == self.device for p in self.parameters)
 
@@ -71,12 +72,13 @@ class FlatParams:
 
     def check_unchanged(self) -> None:
         """Raise if the parameters were moved or converted after their first use."""
-        first = self.parameters[0]
-        if first.device != self.device or torch.promote_types(first.dtype, self.dtype) != self.dtype:
-            raise RuntimeError(
-                f"the parameters were on {self.device} in {self.dtype} and are now on {first.device} in {first.dtype}. "
-                "Move and convert a model before its optimizer takes the first batch, or make a new optimizer."
-            )
+        if (now := _placement(self.parameters)) == self._placed:
+            return
+        before, after = next(pair for pair in zip(self._placed, now, strict=True) if pair[0] != pair[1])
+        raise RuntimeError(
+            f"the parameters were on {before[0]} in {before[1]} and are now on {after[0]} in {after[1]}. "
+            "Move and convert a model before its optimizer takes the first batch, or make a new optimizer."
+        )
 
     @property
     def has_hooks(self) -> bool:
@@ -115,3 +117,7 @@ class FlatParams:
         if isinstance(lr, Tensor):
             steps, lr = list(torch._foreach_mul(steps, lr)), 1.0
         torch._foreach_add_(parameters, steps, alpha=-lr)
+
+
+def _placement(parameters: Sequence[Tensor]) -> list[tuple[torch.device, torch.dtype]]:
+    return [(parameter.device, parameter.dtype) for parameter in parameters]
