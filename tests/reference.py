@@ -4,6 +4,8 @@ Everything is in float64. Per-sample gradients come from a loop over samples; th
 the paper's appendix in displacement form, every past batch remembered whole, no recursion anywhere:
 
     η_t = -(1-β) Σ_{i≤t} β^{t-i} Z_iᵀ (θ_{t-1} - θ_{i-1})
+
+If a target network with parameters φ is followed, θ is (θ, φ) in this sum, and Z_i has a row for every entry of φ too.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def half_squared(residual):
 
 class Reference:
     """Trains a model on batches, remembering all of them. ``mask`` selects the entries of Z. Only one in ``every``
-    batches has a Z, with that many times its weight."""
+    batches has a Z, with that many times its weight. ``followed`` are the parameters of target networks."""
 
     def __init__(
         self,
@@ -65,11 +67,13 @@ class Reference:
         alpha=0.99,
         eps=1e-8,
         every=1,
+        followed=(),
     ):
         self.parameters = list(parameters)
+        self.moving = [*self.parameters, *followed]
         n = sum(p.numel() for p in self.parameters)
         self.lr, self.beta, self.trust, self.oracle, self.base = lr, beta, trust, oracle, base
-        self.mask = torch.ones(n, n) if mask is None else mask
+        self.mask = torch.ones(sum(p.numel() for p in self.moving), n) if mask is None else mask
         self.horizon = horizon or 10**9
         self.weight_decay, self.loss, self.literal = weight_decay, loss, literal
         self.beta2, self.alpha, self.eps, self.every = beta2, alpha, eps, every
@@ -92,16 +96,17 @@ class Reference:
         prediction, target, slope, curvature = self.evaluate(batch)
         m = len(prediction)
         v = per_sample(prediction, self.parameters)
-        u = v - per_sample(target, self.parameters)
+        n = v.shape[1]
+        u = per_sample(prediction, self.moving) - per_sample(target, self.moving)
         self.batches.append(batch)
         self.gradients.append(sum(slope[k] * v[k] for k in range(m)) / m)
         taylor = sum(curvature[k] * torch.outer(u[k], v[k]) for k in range(m)) / m
         step = len(self.taylors)  # one batch of each interval is chosen, at a position that moves by one
         present = self.every if step % self.every == (step // self.every) % self.every else 0
         self.taylors.append(taylor * self.mask * present)
-        self.points.append(flat(self.parameters))
+        self.points.append(flat(self.moving))
         self.squares.append(
-            sum((curvature[k] * u[k] * v[k]) ** 2 for k in range(m)) / m
+            sum((curvature[k] * u[k, :n] * v[k]) ** 2 for k in range(m)) / m
             if self.base == "tdprop"
             else self.gradients[-1] ** 2
         )

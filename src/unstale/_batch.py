@@ -166,9 +166,9 @@ def warn_constant_target() -> None:
     """Warn about a target without a graph."""
     warnings.warn(
         "target does not depend on any parameter, so only the prediction's half of the staleness is corrected. For "
-        "TD targets pass the bootstrap value live: no detach(), no torch.no_grad(). If it is meant to be constant "
-        "(regression, a frozen target network), ignore this with warnings.simplefilter('ignore', "
-        "unstale.ConstantTargetWarning).",
+        "TD targets pass the bootstrap value live: no detach(), no torch.no_grad(). For a target network call "
+        "optimizer.follow(target_network) as well. If the target is meant to be constant (regression), ignore this "
+        "with warnings.simplefilter('ignore', unstale.ConstantTargetWarning).",
         ConstantTargetWarning,
         stacklevel=user_stacklevel(),
     )
@@ -178,9 +178,9 @@ def warn_unfollowed_target() -> None:
     """Warn about a target of another network."""
     warnings.warn(
         "target depends on parameters, but on none that this optimizer corrects: it comes from another network, whose "
-        "changes the correction does not follow, so only the prediction's half of the staleness is corrected. If that "
-        "is intended (a target network), ignore this with warnings.simplefilter('ignore', "
-        "unstale.UnfollowedTargetWarning).",
+        "changes the correction does not follow, so only the prediction's half of the staleness is corrected. For a "
+        "target network call optimizer.follow(target_network). If the network never changes, ignore this with "
+        "warnings.simplefilter('ignore', unstale.UnfollowedTargetWarning).",
         UnfollowedTargetWarning,
         stacklevel=user_stacklevel(),
     )

@@ -18,15 +18,19 @@ class FlatParams:
     Args:
         parameters: the parameters of a group.
         vectors_first: put vectors (biases, norms) before matrices, so that materialized gradients are adjacent.
+        followed: parameters of followed networks, which come after all others and do not decide on dtype and device.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], vectors_first: bool = False) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], vectors_first: bool = False, followed: Sequence[Tensor] = ()
+    ) -> None:
         self.parameters = sorted(parameters, key=lambda p: p.ndim > 1) if vectors_first else list(parameters)
         self.device = self.parameters[0].device
         # Vectors beside half-precision parameters are float32: small steps would vanish in sums otherwise.
         self.dtype = torch.float32
         for parameter in self.parameters:
             self.dtype = torch.promote_types(self.dtype, parameter.dtype)
+        self.parameters += sorted(followed, key=lambda p: p.ndim > 1) if vectors_first else list(followed)
         self.lengths = [parameter.numel() for parameter in self.parameters]
         self.size = sum(self.lengths)
         self.spans: list[slice] = []

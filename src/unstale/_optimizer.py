@@ -28,6 +28,7 @@ from ._batch import (
     warn_constant_target,
     warn_unfollowed_target,
 )
+from ._follow import followable, followed_by
 from ._param_group import GroupState, ParamGroup
 from ._warnings import user_stacklevel
 from .losses import Loss
@@ -70,6 +71,7 @@ class CorrectedOptimizer(Optimizer):
     def __init__(self, params: Any, defaults: dict[str, Any], given: dict[str, Any]) -> None:
         _options.refuse_unknown(given, defaults, type(self).__name__)
         self._reset()
+        self.followed: list[Tensor] = []  # parameters of target networks
         # Called with every batch, and whether it is the first of its step; see diagnostics.
         self.watchers: list[Callable[[BackwardCall, EvaluatedBatch, bool], None]] = []
         super().__init__(expanded(params), {**defaults, **_options.DEFAULTS, **given})
@@ -92,6 +94,39 @@ class CorrectedOptimizer(Optimizer):
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
+
+    def follow(self, network: nn.Module | Iterable[nn.Module | Tensor]) -> None:
+        """Follow a target network: targets also change when *its* parameters move.
+
+        Call it once, before the first ``backward``. From then on copy or average the network's parameters whenever you
+        like between steps; the next ``backward`` sees how far they moved. Compute targets with the network live: not
+        under ``torch.no_grad()``, and not detached. The network gets no ``.grad`` and is not optimized.
+
+        With ``correction="diagonal"`` and ``"blocks"`` the network must be a copy of the optimized parameters. The
+        oracle evaluates past batches with the network as it is, and needs no call.
+
+        Args:
+            network: a module, a list of modules, or parameters. Parameters of the optimizer among them are left out.
+
+        >>> import copy, torch, unstale
+        >>> model = torch.nn.Linear(2, 1)
+        >>> target_network = copy.deepcopy(model)
+        >>> optimizer = unstale.CorrectedSGD(model, lr=0.1)
+        >>> optimizer.follow(target_network)
+        >>> loss = optimizer.backward(model(torch.ones(4, 2)), 1 + 0.9 * target_network(torch.ones(4, 2)))
+        >>> optimizer.step()
+        >>> target_network.load_state_dict(model.state_dict())
+        <All keys matched successfully>
+        """
+        if self._calls or any(self.state.values()):
+            raise RuntimeError("follow() comes before the first backward(): past batches were not followed.")
+        optimized = [p for settings in self.param_groups for p in settings["params"]]
+        known = {id(p) for p in self.followed}
+        new = [p for p in followable(expanded(network), optimized) if id(p) not in known]
+        for settings in self.param_groups:
+            followed_by(settings, self.param_groups, [*self.followed, *new])
+        self.followed += new
+        self._groups = []
 
     # --------------------------------------------------------------------------------------------------- backward
 
@@ -180,8 +215,10 @@ class CorrectedOptimizer(Optimizer):
         if not found.is_finite:
             self._refuse("a gradient of this batch's predictions or targets is not finite")
             return batch.loss
-        if not self._calls:
-            for group in groups:
+        for group in groups:
+            if self._calls:
+                group.check_followed()
+            else:
                 group.begin_step()
         self._calls.append(call)
         gradients = dict(zip(sampled, found.gradients, strict=True))
@@ -199,7 +236,7 @@ class CorrectedOptimizer(Optimizer):
             self._refuse_swapped(batch)
             raise ValueError(UNRELATED_PREDICTION)
         corrected = [group for group in self._groups if group.needs_samples]
-        if batch.target is not None and not self._holds_any(traced.traces[1].reached, corrected):
+        if batch.target is not None and not self._is_followed(traced.traces[1].reached, corrected):
             if any(group.is_corrected for group in corrected):
                 self._warn_once("unfollowed target", warn_unfollowed_target)
             return traced.without_target()
@@ -208,6 +245,10 @@ class CorrectedOptimizer(Optimizer):
     def _holds_any(self, leaves: set[int], groups: list[ParamGroup] | None = None) -> bool:
         """Whether one of the leaves, given by their ids, is a parameter of these groups (default: all)."""
         return any(id(p) in leaves for group in groups or self._groups for p in group.params.parameters)
+
+    def _is_followed(self, leaves: set[int], corrected: list[ParamGroup]) -> bool:
+        """Whether the correction sees how one of the leaves, given by their ids, moves."""
+        return self._holds_any(leaves, corrected) or any(id(p) in leaves for p in self.followed)
 
     def _refuse_swapped(self, batch: EvaluatedBatch) -> None:
         """Raise if the target depends on the parameters and the prediction does not."""
@@ -231,7 +272,7 @@ class CorrectedOptimizer(Optimizer):
     ) -> Linearized:
         if not sampled:
             return Linearized([], {}, True)
-        params, samples = [group.params for group in sampled], len(batch.prediction)
+        params, samples = [group.joint for group in sampled], len(batch.prediction)
         with ExitStack() as stack:
             for each in params:
                 stack.enter_context(each.hooks_disabled())
@@ -255,7 +296,8 @@ class CorrectedOptimizer(Optimizer):
         """The parameter groups with what they keep between ``backward`` and ``step``."""
         for settings in self.param_groups[len(self._groups) :]:
             refuse_distributed(settings["params"])
-            self._groups.append(ParamGroup(settings, self._needs_samples))
+            followed = followed_by(settings, self.param_groups, self.followed)
+            self._groups.append(ParamGroup(settings, self._needs_samples, followed))
         return self._groups
 
     def _check_call(self, call: BackwardCall, groups: list[ParamGroup]) -> None:
@@ -443,7 +485,8 @@ class CorrectedOptimizer(Optimizer):
             {"shapes": [list(p.shape) for p in settings["params"]], "dtype": str(settings["params"][0].dtype)}
             for settings in self.param_groups
         ]
-        return {"format": STATE_FORMAT, "optimizer": type(self).__name__, "groups": groups}
+        followed = [list(p.shape) for p in self.followed]
+        return {"format": STATE_FORMAT, "optimizer": type(self).__name__, "groups": groups, "followed": followed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of the same kind of optimizer over the same parameters.
@@ -494,9 +537,20 @@ class CorrectedOptimizer(Optimizer):
                         "Load it with the same model, in the same precision and order of parameters."
                     )
 
+        if saved.get("followed", []) != own["followed"]:
+            raise ValueError(
+                f"this state_dict follows networks of shapes {saved.get('followed', [])}, this optimizer "
+                f"{own['followed']}. Call optimizer.follow(target_network) before load_state_dict(), as it was called "
+                "when the state was saved."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "followed": self.followed}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._reset()
+        self.followed = self.__dict__.get("followed", [])
         self.watchers = self.__dict__.get("watchers", [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypedDict, cast
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 from . import corrections
 from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
+from ._follow import check_live
 from ._warnings import user_stacklevel
 from .momentum import MIN_MEMORY, growing_beta
-from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged
+from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged, split_at
 from .per_sample.jacobian import vector_jacobian_products
 from .per_sample.linearize import linearize, trace_batch
 
@@ -27,7 +29,7 @@ class GroupState(TypedDict, total=False):
     mean_weight: float  # the sum of the weights of all gradients in mu
     plan: corrections.Plan  # what was decided at the first batch
     memory: corrections.Memory  # what the correction remembers
-    anchor: Tensor  # the parameters at the last linearization
+    anchor: Tensor  # the parameters at the last linearization, and those of followed networks
     literal: Tensor  # -α μ̂ of the last step, for recursion="literal"
     mu_norm: Tensor
     eta_norm: Tensor
@@ -45,10 +47,15 @@ class AmbiguousScalingWarning(UserWarning):
 class ParamGroup:
     """The transient state of a group from ``backward`` to ``step``. Nothing here is saved."""
 
-    def __init__(self, settings: dict[str, Any], optimizer_needs_samples: bool) -> None:
+    def __init__(
+        self, settings: dict[str, Any], optimizer_needs_samples: bool, followed: Sequence[Tensor] = ()
+    ) -> None:
         self.settings = settings
         # Blocks of a given size are cut in the group's own order.
-        self.params = FlatParams(settings["params"], vectors_first=settings["correction"] != "blocks")
+        vectors_first = settings["correction"] != "blocks"
+        self.params = FlatParams(settings["params"], vectors_first)
+        # The parameters and those of followed networks, whose displacements change residuals.
+        self.joint = FlatParams(settings["params"], vectors_first, followed) if followed else self.params
         kind = corrections.CLASSES.get(settings["correction"])
         self.is_corrected = kind is not None
         self._needs_whole_batch = optimizer_needs_samples
@@ -68,6 +75,7 @@ class ParamGroup:
         # Vectors that are reused: a large allocation costs as much as the arithmetic.
         self._gradient_buffer: Tensor | None = None
         self._free: Tensor | None = None
+        self._moved: Tensor | None = None
         self.scratch: Tensor | None = None
 
     @property
@@ -101,7 +109,21 @@ class ParamGroup:
         """Remember where the parameters are when the first batch of a step is linearized."""
         self.params.check_unchanged()
         if self.needs_displacement:
-            self._point, self._free = self.params.point(out=self._free), None
+            check_live(self._followed)
+            self._point, self._free = self.joint.point(out=self._free), None
+
+    def check_followed(self) -> None:
+        """Raise if a followed network was changed since the first batch of the step."""
+        if self._followed and self._point is not None:
+            now = self.joint.flat(self.joint.parameters)[self.params.size :]
+            if not torch.equal(self._point[self.params.size :], now):
+                raise RuntimeError(
+                    "a followed network changed between two calls of backward() of one step. Update it after step()."
+                )
+
+    @property
+    def _followed(self) -> list[Tensor]:
+        return self.joint.parameters[len(self.params.parameters) :]
 
     def choose(self, state: GroupState, samples: int, call: int) -> corrections.Selection | None:
         """What of the next batch is needed; None if nothing is.
@@ -132,23 +154,32 @@ class ParamGroup:
         if self._correction is None:
             self.expects_first_samples = "plan" not in state
             self.plan = state.get("plan") or self._make_plan(samples)
-            self._correction = corrections.build(self.plan, self.settings, self.params.lengths)
+            self._correction = self._build(self.plan)
         return self._correction
+
+    def _build(self, plan: corrections.Plan) -> corrections.Correction:
+        return corrections.build(plan, self.settings, self.params.lengths, self.joint.size - self.params.size)
+
+    def _slot_numbers(self) -> int:
+        """An estimate of the numbers per slot. A prediction and a target of two networks take half as many of each."""
+        own = corrections.slot_numbers(self.params.parameters)
+        return (own + corrections.slot_numbers(self._followed)) // 2 if self._followed else own
 
     def _check_bytes(self, batch: Linearization) -> None:
         """Plan again if the first samples take much more or less room than was estimated from the parameters."""
         self.expects_first_samples = False
-        estimate = corrections.slot_numbers(self.params.parameters)
+        estimate = self._slot_numbers()
         numbers = sum(t.numel() for piece in batch.pieces for t in piece.tensors) // batch.samples
         is_automatic = self.plan is not None and self.plan["reservoir"] is not None and self.settings["slots"] is None
         if is_automatic and not estimate / 2 < numbers < 2 * estimate:
             self.plan = self._make_plan(batch.samples, numbers)
-            self._correction = corrections.build(self.plan, self.settings, self.params.lengths)
+            self._correction = self._build(self.plan)
 
     def _make_plan(self, samples: int, slot_numbers: int | None = None) -> corrections.Plan:
         sizes = corrections.Sizes(
             parameters=self.params.size,
-            slot_numbers=slot_numbers or corrections.slot_numbers(self.params.parameters),
+            followed=self.joint.size - self.params.size,
+            slot_numbers=slot_numbers or self._slot_numbers(),
             batch=samples,
             device=self.params.device.type,
             itemsize=self.params.dtype.itemsize,
@@ -232,7 +263,9 @@ class ParamGroup:
     def _linearization(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...]) -> Linearization:
         slope, curvature = (x.to(self.params.device, self.params.dtype) for x in (batch.slope, batch.curvature))
         hessian = _hessian(batch, self.params) if self.settings["second_order"] else None
-        return Linearization(gradients, slope, curvature, hessian)
+        if self._followed:
+            gradients = split_at(gradients, self.params.size)
+        return Linearization(gradients, slope, curvature, hessian, self.joint.size - self.params.size)
 
     def _summed_gradient(self, batch: EvaluatedBatch) -> SummedGradient:
         trainable = [p for p in self.params.parameters if p.requires_grad]
@@ -313,12 +346,13 @@ class ParamGroup:
         return self._correction.update(state["memory"], batch, self._displacement(state), beta, replay)
 
     def _displacement(self, state: GroupState) -> Tensor:
-        """``d``, how far the parameters moved since the last linearization."""
-        if self.scratch is None:
-            self.scratch = torch.empty(self.params.size, dtype=self.params.dtype, device=self.params.device)
+        """``d``, how far the parameters, and those of followed networks, moved since the last linearization."""
+        if self.scratch is None or self._moved is None:
+            self._moved = torch.empty(self.joint.size, dtype=self.params.dtype, device=self.params.device)
+            self.scratch = self._moved[: self.params.size] if self._followed else self._moved
         if self._point is None:
-            return self.scratch.zero_()
-        displacement = torch.sub(self._point, state.get("anchor", self._point), out=self.scratch)
+            return self._moved.zero_()
+        displacement = torch.sub(self._point, state.get("anchor", self._point), out=self._moved)
         self._free, state["anchor"] = state.get("anchor"), self._point
         return state.get("literal", displacement) if self.settings["recursion"] == "literal" else displacement
 
@@ -326,8 +360,8 @@ class ParamGroup:
         batch = call.evaluate_again()
         if not self.needs_samples:
             return self._summed_gradient(batch)
-        with self.params.hooks_disabled():
-            found = linearize(trace_batch(batch.prediction, batch.target, batch.columns), [self.params])
+        with self.joint.hooks_disabled():
+            found = linearize(trace_batch(batch.prediction, batch.target, batch.columns), [self.joint])
         return self._linearization(batch, found.gradients[0])
 
 

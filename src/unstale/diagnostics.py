@@ -7,6 +7,7 @@ them again in :meth:`Monitor.read`, which costs one forward and backward pass pe
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
 from ._optimizer import CorrectedOptimizer
 from .corrections import describe, paper_horizon
-from .per_sample.gradients import Linearization
+from .per_sample.gradients import Linearization, split_at
 from .per_sample.linearize import linearize, trace_batch
 
 
@@ -107,10 +108,15 @@ class Monitor:
         self._optimizer = optimizer
         self._every = every
         self._horizon = horizon or paper_horizon(optimizer.momentum_beta)
-        self._params = FlatParams([p for settings in optimizer.param_groups for p in settings["params"]])
         self._remembered: deque[_Remembered] = deque(maxlen=-(-self._horizon // every))
         self._steps = 0
         optimizer.watchers.append(self._watch)
+
+    @cached_property
+    def _params(self) -> FlatParams:
+        """The optimizer's parameters, and those of the networks that it follows."""
+        optimized = [p for settings in self._optimizer.param_groups for p in settings["params"]]
+        return FlatParams(optimized, followed=self._optimizer.followed)
 
     def close(self) -> None:
         """Stop watching."""
@@ -128,7 +134,9 @@ class Monitor:
         with self._params.hooks_disabled():
             found = linearize(trace_batch(batch.prediction, batch.target, batch.columns), [self._params])
         slope, curvature = (x.to(self._params.device, self._params.dtype) for x in (batch.slope, batch.curvature))
-        return Linearization(found.gradients[0], slope, curvature)
+        followed = sum(p.numel() for p in self._optimizer.followed)
+        pieces = split_at(found.gradients[0], self._params.size - followed)
+        return Linearization(pieces, slope, curvature, followed=followed)
 
     @torch.no_grad()
     def read(self) -> Drift:

@@ -5,7 +5,8 @@ and loads. :meth:`Correction.update` takes the displacement since the last batch
 
     η_t = (1-β) Σ_{i≤t} β^{t-i} (gradient of batch i when it came − its gradient at the current parameters)
 
-so that ``μ̂ = μ − η``. Every tensor may have leading dimensions: a batch of runs.
+so that ``μ̂ = μ − η``. Target networks that are followed are part of the displacement, after the optimized parameters:
+``d`` has ``n + p`` entries, and ``η`` has ``n``. Every tensor may have leading dimensions: a batch of runs.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class Correction(ABC):
     needs_displacement: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
     every: int = 1  # every n-th batch is needed only
+    followed: int = 0  # parameters of followed networks, p
+
+    def no_eta(self, displacement: Tensor) -> Tensor:
+        """Zeros of the shape of ``η``."""
+        return displacement.new_zeros(*displacement.shape[:-1], displacement.shape[-1] - self.followed)
 
     @property
     def period(self) -> int:
@@ -77,7 +83,8 @@ class Correction(ABC):
             batch: a :class:`~unstale.per_sample.gradients.Linearization`, or a
                 :class:`~unstale.per_sample.gradients.SummedGradient` where no per-sample gradients are needed. It has
                 the chosen samples only, with curvatures divided by their probabilities; None if none was chosen.
-            displacement: ``d [..., n]``, how far the parameters moved since the last batch.
+            displacement: ``d [..., n + p]``, how far the parameters and those of followed networks moved since the last
+                batch.
             beta: ``β`` of this step.
             replay: evaluates the batch again at the parameters of the time when it is called.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,20 +18,20 @@ MAX_CACHED_SIZE = 2000
 MIN_SAMPLES_TO_MERGE = 8
 
 
-def dense(size: int, every: int = 1, seed: int = 0, samples: int = MIN_SAMPLES_TO_MERGE) -> Blocks:
-    """The full correction with its n×n matrix, for batches of ``samples``.
+def dense(size: int, every: int = 1, seed: int = 0, samples: int = MIN_SAMPLES_TO_MERGE, followed: int = 0) -> Blocks:
+    """The full correction with its n×(n+p) matrix, for batches of ``samples``; ``followed`` is p.
 
     A matrix that outgrows the cache, or would get few samples at a time, is written to every tenth time only.
     """
     merge_every = 10 if size > MAX_CACHED_SIZE or samples < MIN_SAMPLES_TO_MERGE else 1
-    return Blocks([size], merge_every, every, seed)
+    return Blocks([size], merge_every, every, seed, [followed] if followed else ())
 
 
 class Blocks(Correction):
     """``η ← β (η − ζᵀ d)``, then ``ζ ← β ζ + (1-β) Z``, with ``Z`` cut into blocks of the given sizes.
 
     Neighbouring blocks of equal size are stored and multiplied together, ``[..., count, size, size]``. The stored
-    matrices are ``ζᵀ``.
+    matrices are ``ζᵀ``. If networks are followed, a block has so many more columns as ``followed`` gives for it.
 
     Writing ``ζ`` takes longer than reading it. It decays by a number beside it, which is multiplied in when it is
     written next. With ``merge_every`` above 1, that many batches are buffered before they are added to it in one matrix
@@ -40,19 +41,19 @@ class Blocks(Correction):
     estimate, which needs per-sample gradients less often.
     """
 
-    def __init__(self, sizes: Sequence[int], merge_every: int = 1, every: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        merge_every: int = 1,
+        every: int = 1,
+        seed: int = 0,
+        followed: Sequence[int] = (),
+    ) -> None:
         self.merge_every = merge_every
         self.every = every
         self.seed = seed
-        self._stretches: list[tuple[slice, int]] = []  # parameters of neighbouring blocks, and the size of each block
-        start = 0
-        for size in sizes:
-            if self._stretches and self._stretches[-1][1] == size:
-                before, _ = self._stretches.pop()
-                self._stretches.append((slice(before.start, start + size), size))
-            else:
-                self._stretches.append((slice(start, start + size), size))
-            start += size
+        self.followed = sum(followed)
+        self._stretches = _stretches(sizes, followed)
 
     @property
     def period(self) -> int:
@@ -88,10 +89,12 @@ class Blocks(Correction):
     def _allocate(self, memory: Memory, like: Tensor) -> None:
         memory["step"] = 0
         memory["decay"] = 1.0  # of ζ since it was last written
-        memory["eta"] = torch.zeros_like(like)
+        memory["eta"] = self.no_eta(like)
         memory["zeta"] = [
-            like.new_zeros(*like.shape[:-1], (span.stop - span.start) // size, size, size)
-            for span, size in self._stretches
+            like.new_zeros(
+                *like.shape[:-1], (own.span.stop - own.span.start) // own.size, own.size, own.size + copy.size
+            )
+            for own, copy in self._stretches
         ]
         if self.merge_every > 1:
             memory["buffer"] = {}
@@ -105,28 +108,28 @@ class Blocks(Correction):
             self._write(memory, weight, v, u)
         if batch.hessian is not None:
             self._merge(memory)
-            for zeta, (span, size) in self._matrices(memory):
-                part = batch.hessian[..., span, span].unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
-                own = part.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-                zeta.add_(own.mT * (1 - per_run(beta, own)))
+            for zeta, (own, _) in self._matrices(memory):
+                part = batch.hessian[..., own.span, own.span].unflatten(-1, (-1, own.size))
+                block = part.unflatten(-3, (-1, own.size)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+                zeta[..., : own.size].add_(block.mT * (1 - per_run(beta, block)))
 
     def _move(self, memory: Memory, displacement: Tensor) -> None:
         """``η ← η − ζᵀ d``."""
         buffer = memory.get("buffer")
-        for zeta, (span, size) in self._matrices(memory):
-            d = _cut(displacement, span, size).unsqueeze(-2)
+        for zeta, (own, copy) in self._matrices(memory):
+            d = _cut(displacement, own, copy).unsqueeze(-2)
             moved = d @ zeta.mT  # BLAS is ten times slower at a batch of matrices times columns
             moved = moved * per_run(memory["decay"], moved)
             if buffer:
-                v, u = (_by_block(buffer[name], span, size) for name in "vu")
+                v, u = _by_block(buffer["v"], own), _by_block(buffer["u"], own, copy)
                 moved += d @ u.mT * buffer["weight"][..., None, None, :] @ v
-            memory["eta"][..., span].sub_(moved.flatten(-3))
+            memory["eta"][..., own.span].sub_(moved.flatten(-3))
 
     def _write(self, memory: Memory, weight: Tensor, v: Tensor, u: Tensor) -> None:
         """``ζ ← decay · ζ + Σ_k w_k u_k v_kᵀ``."""
         weighted = v * weight.unsqueeze(-1)
-        for zeta, (span, size) in self._matrices(memory):
-            _decay_and_add_outer(zeta, memory["decay"], _by_block(weighted, span, size), _by_block(u, span, size))
+        for zeta, (own, copy) in self._matrices(memory):
+            _decay_and_add_outer(zeta, memory["decay"], _by_block(weighted, own), _by_block(u, own, copy))
         memory["decay"] = _reset(memory["decay"])
 
     def _append(self, memory: Memory, weight: Tensor, v: Tensor, u: Tensor) -> None:
@@ -139,7 +142,7 @@ class Blocks(Correction):
         if not buffer:
             room = samples * self.merge_every
             buffer["weight"] = weight.new_zeros(*weight.shape[:-1], room)
-            buffer["v"], buffer["u"] = (v.new_zeros(*v.shape[:-2], room, v.shape[-1]) for _ in range(2))
+            buffer["v"], buffer["u"] = (x.new_zeros(*x.shape[:-2], room, x.shape[-1]) for x in (v, u))
             buffer["samples"] = torch.zeros(
                 (), dtype=torch.int64
             )  # in the buffer; on the CPU, where positions are computed
@@ -157,18 +160,43 @@ class Blocks(Correction):
             buffer["weight"].zero_()
             buffer["samples"].zero_()
 
-    def _matrices(self, memory: Memory) -> Iterator[tuple[Tensor, tuple[slice, int]]]:
+    def _matrices(self, memory: Memory) -> Iterator[tuple[Tensor, tuple[Stretch, Stretch]]]:
         return zip(memory["zeta"], self._stretches, strict=True)
 
 
-def _cut(x: Tensor, span: slice, size: int) -> Tensor:
-    """``[..., n] → [..., count, size]``."""
-    return x[..., span].unflatten(-1, (-1, size))
+class Stretch(NamedTuple):
+    """Neighbouring blocks: their parameters, and the size of each block."""
+
+    span: slice
+    size: int
 
 
-def _by_block(samples: Tensor, span: slice, size: int) -> Tensor:
+NO_PARAMETERS = Stretch(slice(0, 0), 0)
+
+
+def _stretches(sizes: Sequence[int], followed: Sequence[int]) -> list[tuple[Stretch, Stretch]]:
+    """Neighbours of equal size, and the followed parameters that belong to the same blocks."""
+    found: list[tuple[Stretch, Stretch]] = []
+    start, copy_start = 0, sum(sizes)
+    for size, copy_size in zip(sizes, followed or [0] * len(sizes), strict=True):
+        before = (start, copy_start)
+        if found and (found[-1][0].size, found[-1][1].size) == (size, copy_size):
+            own, copy = found.pop()
+            before = (own.span.start, copy.span.start)
+        start, copy_start = start + size, copy_start + copy_size
+        found.append((Stretch(slice(before[0], start), size), Stretch(slice(before[1], copy_start), copy_size)))
+    return found
+
+
+def _cut(x: Tensor, own: Stretch, copy: Stretch = NO_PARAMETERS) -> Tensor:
+    """``[..., n] → [..., count, size]``, with the followed parameters of the same blocks behind."""
+    parts = [x[..., stretch.span].unflatten(-1, (-1, stretch.size)) for stretch in (own, copy) if stretch.size]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _by_block(samples: Tensor, own: Stretch, copy: Stretch = NO_PARAMETERS) -> Tensor:
     """``[..., k, n] → [..., count, k, size]``."""
-    return _cut(samples, span, size).movedim(-3, -2)
+    return _cut(samples, own, copy).movedim(-3, -2)
 
 
 def _decay_and_add_outer(zeta: Tensor, decay: float | Tensor, v: Tensor, u: Tensor) -> None:

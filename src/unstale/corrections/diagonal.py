@@ -10,7 +10,10 @@ from .base import Correction, Memory, Replay
 
 
 class Diagonal(Correction):
-    """``η ← β (η − ζ ∘ d)``, then ``ζ ← β ζ + (1-β) diag Z``."""
+    """``η ← β (η − ζ ∘ d)``, then ``ζ ← β ζ + (1-β) diag Z``.
+
+    If a copy of the parameters is followed, ``ζ`` has a second half, which is multiplied with the copy's displacement.
+    """
 
     def update(
         self,
@@ -21,9 +24,13 @@ class Diagonal(Correction):
         replay: Replay | None = None,
     ) -> Tensor:
         if not memory:
-            memory["eta"] = displacement.new_zeros(displacement.shape)
+            memory["eta"] = self.no_eta(displacement)
             memory["zeta"] = displacement.new_zeros(displacement.shape)
         eta, zeta = memory["eta"], memory["zeta"]
-        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)
+        n = eta.shape[-1]
+        eta.addcmul_(zeta[..., :n], displacement[..., :n], value=-1)
+        if self.followed:
+            eta.addcmul_(zeta[..., n:], displacement[..., n:], value=-1)
+        decay_(eta, beta)
         batch.mix_diagonal(zeta, beta)
         return eta

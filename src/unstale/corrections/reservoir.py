@@ -111,7 +111,7 @@ class Reservoir(Correction):
         memory["step"] = memory.get("step", 0) + 1
         if batch is not None:
             self._enter(memory, batch, beta)
-        return slots.eta(memory) if "weight" in memory else torch.zeros_like(displacement)
+        return slots.eta(memory) if "weight" in memory else self.no_eta(displacement)
 
     def _enter(self, memory: Memory, batch: Linearization, beta: float | Tensor) -> None:
         wanted = self.plan.samples

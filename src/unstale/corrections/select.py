@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
@@ -71,6 +71,7 @@ class Sizes(TypedDict):
     """What a plan depends on, besides settings."""
 
     parameters: int
+    followed: NotRequired[int]  # parameters of followed networks
     slot_numbers: int  # stored per sample in a slot
     batch: int
     device: str
@@ -162,13 +163,13 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
 
 def _choose(settings: dict[str, Any], beta: float | None, slots: int, sizes: Sizes) -> tuple[str, str]:
     """What ``correction="auto"`` means, and why."""
-    n, batch = sizes["parameters"], sizes["batch"]
+    n, followed, batch = sizes["parameters"], sizes.get("followed", 0), sizes["batch"]
     if settings["second_order"]:
         return "dense", "second derivatives need the matrix"
     if settings["refresh"]:
         return "window", "refresh needs batches to be kept whole"
     if settings["slots"] is None and _fits_dense(settings["budget"], sizes):
-        return "dense", f"a {n:,}×{n:,} matrix is within the budget"
+        return "dense", f"a {n:,}×{n + followed:,} matrix is within the budget"
     most = slots if settings["slots"] is not None else slots_within(settings["budget"], sizes)
     if beta is not None and default_horizon(beta) * batch <= most:
         return "window", f"{most:,} slots hold every sample that still counts"
@@ -176,11 +177,11 @@ def _choose(settings: dict[str, Any], beta: float | None, slots: int, sizes: Siz
         return "reservoir", "slots are given"
     if slots == MIN_SLOTS:
         return "reservoir", f"{slots:,} slots are the fewest that are used; the budget may be exceeded"
-    return "reservoir", f"{slots:,} slots are within the budget, a {n:,}×{n:,} matrix is not"
+    return "reservoir", f"{slots:,} slots are within the budget, a {n:,}×{n + followed:,} matrix is not"
 
 
 def _fits_dense(budget: float, sizes: Sizes) -> bool:
-    entries = sizes["parameters"] ** 2
+    entries = sizes["parameters"] * (sizes["parameters"] + sizes.get("followed", 0))
     return entries * sizes["itemsize"] <= MAX_DENSE_BYTES and entries * DENSE_ENTRY_WORK <= extra_work(budget, sizes)
 
 
@@ -218,19 +219,25 @@ def too_few_slots(plan: Plan, batch: int) -> str | None:
     )
 
 
-def build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int]) -> Correction:
-    """The planned correction, for parameters of the given lengths."""
+def build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followed: int = 0) -> Correction:
+    """The planned correction, for parameters of the given lengths and ``followed`` parameters of followed networks."""
+    correction = _build(plan, settings, lengths, followed)
+    correction.followed = followed
+    return correction
+
+
+def _build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followed: int) -> Correction:
     name = plan["correction"]
     if name == "diagonal":
         return Diagonal()
     if name == "dense":
-        return dense(sum(lengths), plan["every"], settings["seed"], plan["batch"])
+        return dense(sum(lengths), plan["every"], settings["seed"], plan["batch"], followed)
     if name == "blocks":
         width = settings["block_size"]
-        if width is None:
-            return Blocks(lengths)
-        whole, rest = divmod(sum(lengths), int(width))
-        return Blocks([int(width)] * whole + [rest] * (rest > 0))
+        if width is not None:
+            whole, rest = divmod(sum(lengths), int(width))
+            lengths = [int(width)] * whole + [rest] * (rest > 0)
+        return Blocks(lengths, followed=lengths if followed else ())  # a copy is cut like the parameters
     if name == "window":
         return Window(plan["horizon"], settings["refresh"])
     if name == "reservoir":

@@ -26,12 +26,14 @@ def allocate(memory: Memory, batch: Linearization, slots: int) -> None:
         piece.with_tensors([_empty_slots(t, axis, slots) for t, axis in piece.with_axes()]).as_dict()
         for piece in batch.pieces
     ]
+    if batch.followed:
+        memory["followed"] = batch.followed
 
 
 def as_batch(memory: Memory) -> Linearization:
     """All slots as one long batch."""
     pieces = tuple(SampleGradients.from_dict(plain) for plain in memory["pieces"])
-    return Linearization(pieces, memory["weight"], memory["weight"])
+    return Linearization(pieces, memory["weight"], memory["weight"], followed=memory.get("followed", 0))
 
 
 def move(memory: Memory, displacement: Tensor, beta: float | Tensor) -> None:

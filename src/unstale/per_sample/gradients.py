@@ -4,6 +4,9 @@ Every sample ``k`` has the gradient of its prediction, ``v_k``, and of its resid
 flat parameter vector of length ``n``. They are stored in pieces, each over a span of that vector in the form that takes
 the least room; no piece materializes more than it must.
 
+A target network that is followed moves too, but is not optimized. Its ``p`` parameters come after the ``n`` optimized
+ones in a joint vector: ``u_k`` has ``n + p`` entries, ``v_k`` has ``n``.
+
 Index letters: ``k`` samples, ``t`` positions within a sample (calls of a layer, pixels of a convolution), ``o`` and
 ``i`` outputs and inputs of a layer, ``p`` parameters of a span. Leading dimensions ``...`` are a batch of runs.
 """
@@ -93,6 +96,10 @@ class SampleGradients(ABC):
     def materialized(self) -> SampleGradients:
         return Materialized(self.span, self.matrices())
 
+    def of_followed(self) -> SampleGradients:
+        """The same ``u`` without ``v``, for parameters that move but are not optimized."""
+        return ResidualOnly(self.span, (self.matrices()[1],))
+
     def with_axes(self) -> Iterator[tuple[Tensor, int]]:
         """Each tensor with its sample axis, counted from the front."""
         for tensor, axis in zip(self.tensors, self.sample_axes, strict=True):
@@ -134,6 +141,31 @@ class Materialized(SampleGradients):
         return self.with_tensors([self.tensors[1]] * 2)
 
 
+class ResidualOnly(SampleGradients):
+    """``u`` as a matrix ``[..., k, p]``, and no ``v``: by parameters that move but are not optimized."""
+
+    kind = "residual"
+    sample_axes = (-2,)
+
+    def shift(self, displacement: Tensor) -> Tensor:
+        return (self.tensors[0] @ displacement.unsqueeze(-1)).squeeze(-1)
+
+    def gradient(self, weight: Tensor, out: Tensor) -> None:
+        out.zero_()
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(self.tensors[0]), self.tensors[0]
+
+    def of_residual(self) -> SampleGradients:
+        return Materialized(self.span, self.tensors * 2)
+
+    def materialized(self) -> SampleGradients:
+        return self
+
+    def of_followed(self) -> SampleGradients:
+        return self
+
+
 class Positional(SampleGradients):
     """Gradients that are sums over positions, the axis before that of the samples; the prediction's come first."""
 
@@ -144,6 +176,9 @@ class Positional(SampleGradients):
 
     def of_residual(self) -> SampleGradients:
         return replace(self, head=sum(self.positions))
+
+    def of_followed(self) -> SampleGradients:
+        return self
 
     def with_positions(self, head: int, tail: int) -> SampleGradients:
         have = self.positions
@@ -244,7 +279,9 @@ class EmbeddingRows(Positional):
         return v, v + table_of(self.head, b.shape[0])
 
 
-KINDS: dict[str, type[SampleGradients]] = {kind.kind: kind for kind in (Materialized, OuterProducts, EmbeddingRows)}
+KINDS: dict[str, type[SampleGradients]] = {
+    kind.kind: kind for kind in (Materialized, ResidualOnly, OuterProducts, EmbeddingRows)
+}
 
 
 @dataclass(frozen=True)
@@ -252,18 +289,25 @@ class Linearization:
     """A batch to first order: ``g = Σ_k slope_k v_k`` and ``Z = Σ_k curvature_k u_k v_kᵀ``.
 
     Slopes and curvatures contain the ``1/m`` of the mean. ``hessian`` is the rest of the exact Taylor term,
-    ``Σ_k slope_k ∇²f_k``, if it is wanted.
+    ``Σ_k slope_k ∇²f_k``, if it is wanted. The last ``followed`` parameters of the pieces are those of followed
+    networks, of which ``u`` alone is used.
     """
 
     pieces: tuple[SampleGradients, ...]
     slope: Tensor
     curvature: Tensor
     hessian: Tensor | None = None
+    followed: int = 0
 
     @property
     def size(self) -> int:
-        """The length ``n`` of the parameter vector."""
-        return self.pieces[-1].span.stop
+        """The number ``n`` of optimized parameters."""
+        return self.pieces[-1].span.stop - self.followed
+
+    @property
+    def own_pieces(self) -> tuple[SampleGradients, ...]:
+        """Those of the optimized parameters."""
+        return tuple(p for p in self.pieces if p.span.stop <= self.size) if self.followed else self.pieces
 
     @property
     def samples(self) -> int:
@@ -275,12 +319,13 @@ class Linearization:
         return cls((Materialized(slice(0, v.shape[-1]), (v, u)),), slope, curvature)
 
     def shift(self, displacement: Tensor) -> Tensor:
+        """``u_k · d`` for every sample, with ``d [..., n + p]``."""
         parts = [piece.shift(displacement[..., piece.span]) for piece in self.pieces]
         return sum(parts[1:], parts[0])
 
     def gradient(self, weight: Tensor) -> Tensor:
         out = weight.new_empty(*weight.shape[:-1], self.size)
-        for piece in self.pieces:
+        for piece in self.own_pieces:
             piece.gradient(weight, out[..., piece.span])
         return out
 
@@ -289,41 +334,60 @@ class Linearization:
         return self.gradient(self.slope)
 
     def diagonal(self) -> Tensor:
-        """The diagonal of ``Z``."""
-        return self.mix_diagonal(self.slope.new_zeros(*self.slope.shape[:-1], self.size), 0.0)
+        """The diagonal of ``Z``; see :meth:`mix_diagonal`."""
+        return self.mix_diagonal(self.slope.new_zeros(*self.slope.shape[:-1], self.size + self.followed), 0.0)
 
     def mix_diagonal(self, running: Tensor, decay: float | Tensor) -> Tensor:
-        """``running ← decay · running + (1 - decay) diag Z``."""
+        """``running ← decay · running + (1 - decay) diag Z``.
+
+        If a copy of the parameters is followed, ``Z`` is two square matrices, and ``running`` has the diagonal of both.
+        """
         weight = self.curvature * (1 - per_run(decay, self.curvature))
         if isinstance(decay, Tensor):
             decay_(running, decay)
-        for piece in self.pieces:
-            piece.add_diagonal(weight, 1.0 if isinstance(decay, Tensor) else decay, running[..., piece.span])
+        factor = 1.0 if isinstance(decay, Tensor) else decay
+        for piece in self.own_pieces:
+            piece.add_diagonal(weight, factor, running[..., piece.span])
+        if self.followed:
+            self._add_followed_diagonal(weight, factor, running[..., self.size :])
         if self.hessian is not None:
             diagonal = self.hessian.diagonal(dim1=-2, dim2=-1)
-            running.add_(diagonal * (1 - per_run(decay, diagonal)))
+            running[..., : self.size].add_(diagonal * (1 - per_run(decay, diagonal)))
         return running
+
+    def _add_followed_diagonal(self, weight: Tensor, decay: float, out: Tensor) -> None:
+        """``out ← decay · out + Σ_k w_k u_k ∘ v_k``, with ``u_k`` by a copy of the parameters that ``v_k`` is by."""
+        size, out = self.size, out.mul_(decay)
+        copies = [
+            replace(p, span=slice(p.span.start - size, p.span.stop - size)) for p in self.pieces if p.span.start >= size
+        ]
+        cuts = sorted({piece.span.stop for piece in (*self.own_pieces, *copies)})
+        for own, copy in zip(_cut(self.own_pieces, cuts), _cut(copies, cuts), strict=True):
+            for (v, _, c), (_, u, _) in zip(own._chunks(weight), copy._chunks(weight), strict=True):
+                out[..., own.span].add_((c.unsqueeze(-1) * u * v).sum(-2))
 
     def squared_diagonal(self) -> Tensor:
         """The mean over samples of the squared diagonal of each sample's own Taylor term."""
         weight = self.curvature.square() * self.samples
-        return _joined([piece.squared_diagonal(weight) for piece in self.pieces])
+        return _joined([piece.squared_diagonal(weight) for piece in self.own_pieces])
 
     def matrices(self) -> tuple[Tensor, Tensor]:
+        """``v [..., k, n]`` and ``u [..., k, n + p]``."""
         v, u = zip(*(piece.matrices() for piece in self.pieces), strict=True)
-        return _joined(v), _joined(u)
+        return _joined(v[: len(self.own_pieces)]), _joined(u)
 
     def select(self, rows: Tensor) -> Linearization:
         """Some of the samples, by their indices. Their slopes and curvatures keep the ``1/m`` of the whole batch."""
         pieces = tuple(
             piece.with_tensors([t.index_select(axis, rows) for t, axis in piece.with_axes()]) for piece in self.pieces
         )
-        return Linearization(pieces, self.slope.index_select(-1, rows), self.curvature.index_select(-1, rows))
+        slope, curvature = (x.index_select(-1, rows) for x in (self.slope, self.curvature))
+        return Linearization(pieces, slope, curvature, followed=self.followed)
 
     def scaled(self, factor: Tensor | float) -> Linearization:
         """The same batch with its loss multiplied by ``factor``."""
         hessian = None if self.hessian is None else self.hessian * factor
-        return Linearization(self.pieces, self.slope * factor, self.curvature * factor, hessian)
+        return replace(self, slope=self.slope * factor, curvature=self.curvature * factor, hessian=hessian)
 
 
 @dataclass(frozen=True)
@@ -349,6 +413,8 @@ def aligned(one: SampleGradients, other: SampleGradients) -> tuple[SampleGradien
             one = _nothing_like(other, one)
         elif _is_empty(other):
             other = _nothing_like(one, other)
+        elif ResidualOnly.kind in (one.kind, other.kind):
+            return one.of_followed(), other.of_followed()
         else:
             return one.materialized(), other.materialized()
     head = max(one.positions[0], other.positions[0])
@@ -372,6 +438,12 @@ def _zeros(x: Tensor, axis: int, length: int) -> Tensor:
     shape = list(x.shape)
     shape[axis] = length
     return x.new_zeros(shape)
+
+
+def split_at(pieces: Sequence[SampleGradients], size: int) -> tuple[SampleGradients, ...]:
+    """Pieces over a joint vector, cut after ``size`` entries; beyond, they have ``u`` alone."""
+    cuts = sorted({size, *(piece.span.stop for piece in pieces)})
+    return tuple(piece if piece.span.stop <= size else piece.of_followed() for piece in _cut(pieces, cuts))
 
 
 def matched(
@@ -411,7 +483,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
             hessian = first.hessian + other.hessian
         slope = torch.cat([first.slope, other.slope], -1)
         curvature = torch.cat([first.curvature, other.curvature], -1)
-        first = Linearization(tuple(pieces), slope, curvature, hessian)
+        first = Linearization(tuple(pieces), slope, curvature, hessian, first.followed)
     return first
 
 
