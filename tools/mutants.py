@@ -58,6 +58,7 @@ REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESER
         "inputs",
     )
 )
+FOLLOW = "tests/test_follow.py"
 ENGINE = "lab/tests/test_engine.py"
 CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
 PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
@@ -73,8 +74,8 @@ MUTANTS = [
     Mutant(
         "no transpose of ζ (dense)",
         BLOCKS,
-        "_by_block(weighted, span, size), _by_block(u, span, size)",
-        "_by_block(u, span, size), _by_block(weighted, span, size)",
+        "_by_block(weighted, own), _by_block(u, own, copy)",
+        "_by_block(u, own), _by_block(weighted, own, copy)",
         CORRECTIONS,
     ),
     Mutant(
@@ -94,12 +95,12 @@ MUTANTS = [
     Mutant(
         "ζ_t instead of ζ_{t-1} (diagonal)",
         DIAGONAL,
-        "        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n        batch.mix_diagonal(zeta, beta)\n",
-        "        batch.mix_diagonal(zeta, beta)\n        decay_(eta.addcmul_(zeta, displacement, value=-1), beta)\n",
+        "        n = eta.shape[-1]\n",
+        "        n = eta.shape[-1]\n        batch.mix_diagonal(zeta, beta)\n",
         CORRECTIONS,
     ),
     Mutant("missing β (dense)", BLOCKS, 'return decay_(memory["eta"], beta)', 'return memory["eta"]', CORRECTIONS),
-    Mutant("missing β (diagonal)", DIAGONAL, "value=-1), beta)", "value=-1), 1.0)", CORRECTIONS),
+    Mutant("missing β (diagonal)", DIAGONAL, "decay_(eta, beta)", "decay_(eta, 1.0)", CORRECTIONS),
     Mutant("missing β (slots)", SLOTS, 'decay_(memory["weight"], beta)', "pass", CORRECTIONS),
     Mutant(
         "new batch keeps the shift of its slot (slots)",
@@ -126,6 +127,73 @@ MUTANTS = [
         '["literal"] = state["mu"] *',
         CORRECTIONS,
     ),
+    # Target networks
+    Mutant(
+        "targets of followed networks count as constant",
+        OPTIMIZER,
+        "or any(id(p) in leaves for p in self.followed)",
+        "or False",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "followed networks do not move",
+        PARAM_GROUP,
+        "self._point, self._free = self.joint.point(out=self._free), None",
+        "self._point, self._free = self.joint.point(out=self._free), None\n"
+        "            self._point[self.params.size :] = 0.0",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "a copy's half of the diagonal meets the parameters' displacement",
+        DIAGONAL,
+        "eta.addcmul_(zeta[..., n:], displacement[..., n:], value=-1)",
+        "eta.addcmul_(zeta[..., n:], displacement[..., :n], value=-1)",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "a copy's diagonal with its own v",
+        GRADIENTS,
+        "for (v, _, c), (_, u, _) in zip(",
+        "for (_, v, c), (_, u, _) in zip(",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "blocks of a copy are not cut like the parameters",
+        BLOCKS,
+        "start, copy_start = 0, sum(sizes)",
+        "start, copy_start = 0, 0",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "the last piece of the parameters counts as followed",
+        GRADIENTS,
+        "piece if piece.span.stop <= size else piece.of_followed() for piece in _cut(pieces, cuts)",
+        "piece if piece.span.stop < size else piece.of_followed() for piece in _cut(pieces, cuts)",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "slots forget what is followed",
+        SLOTS,
+        'followed=memory.get("followed", 0)',
+        "followed=0",
+        (FOLLOW,),
+    ),
+    Mutant("accumulated batches forget what is followed", GRADIENTS, "hessian, first.followed)", "hessian)", (FOLLOW,)),
+    Mutant(
+        "every group takes the first parameters of a copy",
+        "src/unstale/_follow.py",
+        'start += len(group["params"])',
+        "pass",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "a network may change within a step",
+        PARAM_GROUP,
+        "if not torch.equal(self._point[self.params.size :], now):",
+        "if False:",
+        (FOLLOW,),
+    ),
+    Mutant("the plan forgets followed parameters", SELECT, '+ sizes.get("followed", 0))', ")", (FOLLOW,)),
     # Reservoir and thinned dense
     Mutant(
         "survivors keep their weight (reservoir)",
