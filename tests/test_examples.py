@@ -298,7 +298,7 @@ def test_recipe_runs(code):
     with warnings.catch_warnings():
         exec(PRELUDE.values[0], names)
         exec(code, names)
-    assert math.isfinite(names["loss"])
+    assert math.isfinite(names["loss"].detach())
     optimizer = names["optimizer"]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     assert all(p.isfinite().all() for p in parameters)
