@@ -75,11 +75,11 @@ def advise(reading: dict[str, float], optimizer: str) -> str:
             f"without it {before:.2f}): lower the learning rate, or keep {optimizer}."
         )
     what = "stale and gradients are noisy" if staleness >= MIN_STALENESS else "fresh, but gradients are noisy"
-    cost = f"at {measured['cost']:.1f} times the time of a step" if "cost" in measured else "and measure_cost()"
+    cost = f", at {measured['cost']:.1f} times the time of a step" if "cost" in measured else ""
     corrected = "CorrectedSGD" if optimizer == "SGD" else "CorrectedAdam"
     return (
         f"Momentum is {what} (staleness {staleness:.2g}): try unstale.{corrected}, whose longer memory averages the "
-        f"noise away, {cost}; in replay, try a larger batch first."
+        f"noise away{cost}; in replay, try a larger batch first."
     )
 
 

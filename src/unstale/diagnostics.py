@@ -51,15 +51,14 @@ def read(optimizer: CorrectedOptimizer) -> dict[str, float]:
 
     The optimizer leaves these numbers on the device. Reading waits for them; training does not.
 
-    Returns:
-        - ``staleness``: ``‖η‖ / ‖μ‖`` of the last step, before the trust bound: how far the gradients in the momentum
-          have changed since they came, relative to the momentum. 0: not at all. Above 1: they have changed by more than
-          what is left of them in the average. NaN without correction, and before the first step.
-        - ``bounded_share``: the share of steps on which the trust bound was active. NaN where there is no bound.
-        - ``beta``: ``β`` of the next step.
-        - ``memory``: ``1 / (1-β)``, the number of steps that momentum averages over.
-        - ``steps``: the number of steps made.
-        - ``skipped_steps``: the number of steps that ``on_nonfinite="skip"`` skipped.
+    - ``staleness``: ``‖η‖ / ‖μ‖`` of the last step, before the trust bound: how far the gradients in the momentum have
+      changed since they came, relative to the momentum. 0: not at all. Above 1: they have changed by more than what is
+      left of them in the average. NaN without correction, and before the first step.
+    - ``bounded_share``: the share of steps on which the trust bound was active. NaN where there is no bound.
+    - ``beta``: ``β`` of the next step.
+    - ``memory``: ``1 / (1-β)``, the number of steps that momentum averages over.
+    - ``steps``: the number of steps made.
+    - ``skipped_steps``: the number of steps that ``on_nonfinite="skip"`` skipped.
 
     >>> import torch, unstale
     >>> model = torch.nn.Linear(2, 1)
