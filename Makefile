@@ -8,7 +8,7 @@ READY := .venv/.ready
 # from the second.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: help run test bench mutants lint format clean
+.PHONY: help run test docs bench mutants lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is to make
@@ -20,6 +20,11 @@ run: $(READY)  ## compare corrected momentum and Adam with plain ones, in small 
 
 test: lint  ## lint, check types, run all tests and doctests
 	$(BIN)/pytest -n 2 -q
+
+docs: $(READY)  ## build the documentation site in build/docs, warnings as errors
+	$(BIN)/python tools/make_notebook.py --check
+	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs . build/docs
+	@echo "open build/docs/index.html"
 
 bench: $(READY)  ## measure what a corrected step costs, and how fast sweeps are
 	$(BIN)/python benchmarks/run.py
@@ -45,5 +50,5 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "unstale needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(PINNED) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" -e "lab[atari]"
+	$(PINNED) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,docs]" -e "lab[atari]"
 	@touch $@

@@ -239,6 +239,6 @@ def test_trust_bound_acts_and_is_counted():
         optimizer.backward(*stream.batch(model)())
         optimizer.step()
         optimizer.zero_grad()
-    (group,) = unstale.diagnostics.read(optimizer)
+    (group,) = unstale.diagnostics.groups(optimizer)
     assert 0.5 < group.bounded_share < 1.0  # the first step has nothing to bound
     assert group.steps == 20

@@ -11,7 +11,7 @@ from reference import Reference, block_mask, derivatives, diagonal_mask, flat, g
 
 import unstale
 from unstale.corrections import describe
-from unstale.diagnostics import GroupReading, Monitor, read, skipped_steps
+from unstale.diagnostics import DriftMonitor, groups, read, skipped_steps
 from unstale.momentum import MEMORY_SHARE
 
 # Some options are given to all corrections, although not all of them use them.
@@ -92,7 +92,7 @@ OPTIMIZERS = {
 CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
 
 
-# ------------------------------------------------------------------------ Monitor
+# ------------------------------------------------------------------------ DriftMonitor
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,9 @@ CORRECTIONS = ["none", "diagonal", "blocks", "dense", "window", "oracle"]
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_drift_and_agreement_are_the_loops(base, correction, loss):
     """It measures the batches and the parameters' path, whatever moved them, and whether it is corrected or not."""
-    _, monitor, kept = observe_training(mlp, lambda m: OPTIMIZERS[base](m, correction=correction), 7, Monitor, loss)
+    _, monitor, kept = observe_training(
+        mlp, lambda m: OPTIMIZERS[base](m, correction=correction), 7, DriftMonitor, loss
+    )
     found = monitor.read()
     weights = [BETA**age for age in range(len(kept))][::-1]
     drifts = [old.drift() for old in kept]
@@ -118,7 +120,7 @@ def test_drift_and_agreement_are_the_loops(base, correction, loss):
 def test_agreement_is_one_on_a_linear_value_function(correction):
     """Nothing is approximated there. The stale gradients do not agree, or the test could not fail."""
     _, monitor, _ = observe_training(
-        linear, lambda m: unstale.CorrectedSGD(m, lr=0.5, beta=BETA, correction=correction), 8, Monitor
+        linear, lambda m: unstale.CorrectedSGD(m, lr=0.5, beta=BETA, correction=correction), 8, DriftMonitor
     )
     found = monitor.read()
     assert found.agreement == pytest.approx(1, abs=1e-12)
@@ -129,7 +131,9 @@ def test_agreement_is_less_than_one_on_a_network_after_large_steps():
     """Steps ten times larger carry the expansion out of its range."""
     found = []
     for lr in (0.01, 1.0):
-        _, monitor, _ = observe_training(mlp, lambda m, lr=lr: unstale.CorrectedSGD(m, lr=lr, beta=BETA), 8, Monitor)
+        _, monitor, _ = observe_training(
+            mlp, lambda m, lr=lr: unstale.CorrectedSGD(m, lr=lr, beta=BETA), 8, DriftMonitor
+        )
         found.append(monitor.read())
     assert found[0].agreement > 0.999
     assert found[1].agreement < 0.99
@@ -141,7 +145,7 @@ def test_horizon_and_every(horizon, every):
     """Every ``every``-th of the last ``horizon`` batches; the paper's ``2/(1-β)`` by default. Ages count steps."""
     steps = 14
     _, monitor, kept = observe_training(
-        mlp, lambda m: OPTIMIZERS["sgd"](m), steps, lambda o: Monitor(o, horizon=horizon, every=every)
+        mlp, lambda m: OPTIMIZERS["sgd"](m), steps, lambda o: DriftMonitor(o, horizon=horizon, every=every)
     )
     window = horizon or unstale.paper_horizon(BETA)
     assert window < steps or horizon is None
@@ -161,7 +165,7 @@ def test_ages_are_steps_where_gradients_are_accumulated(options):
     """Momentum weighs both halves of a step alike, by β to the steps since."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model, **options)
-    monitor, stream, kept = Monitor(optimizer), Stream(), []
+    monitor, stream, kept = DriftMonitor(optimizer), Stream(), []
     for step in range(4):
         for _ in range(2):
             batch = stream.batch(model)
@@ -177,7 +181,7 @@ def test_ages_are_steps_where_gradients_are_accumulated(options):
 def test_a_constant_target_does_not_drift():
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model)
-    monitor = Monitor(optimizer)
+    monitor = DriftMonitor(optimizer)
     x = torch.randn(4, 3)
     with pytest.warns(unstale.ConstantTargetWarning):
         optimizer.backward(lambda: (model(x).squeeze(-1), 1.0))
@@ -194,7 +198,7 @@ def test_a_monitor_changes_nothing(correction):
     for watched in (True, False):
         model, _ = twins(mlp)
         optimizer = OPTIMIZERS["adam"](model, correction=correction)
-        monitor, stream = Monitor(optimizer, every=2) if watched else None, Stream()
+        monitor, stream = DriftMonitor(optimizer, every=2) if watched else None, Stream()
         for step in range(5):
             optimizer.backward(stream.batch(model))
             if monitor is not None and step:
@@ -216,7 +220,7 @@ def test_the_whole_model_is_watched_group_by_group(correction):
             [{"params": m[:2]}, {"params": m[2:]}], lr=0.2, beta=BETA, correction=correction
         ),
         6,
-        Monitor,
+        DriftMonitor,
     )
     found = monitor.read()
     assert found.agreement == pytest.approx(mean([old.agreement() for old in kept]), abs=1e-12)
@@ -227,7 +231,7 @@ def test_batches_given_as_tensors_cannot_be_remembered():
     """They still count as steps: the next function is as old as it is."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model)
-    monitor, stream = Monitor(optimizer), Stream()
+    monitor, stream = DriftMonitor(optimizer), Stream()
 
     def step(as_function):
         batch = stream.batch(model)
@@ -255,7 +259,7 @@ def test_close():
     """A closed monitor no longer looks, and keeps what it saw; another one is not disturbed."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model)
-    closed, other, stream = Monitor(optimizer), Monitor(optimizer), Stream()
+    closed, other, stream = DriftMonitor(optimizer), DriftMonitor(optimizer), Stream()
     for step in range(4):
         if step == 2:
             closed.close()
@@ -270,7 +274,7 @@ def test_a_monitor_still_watches_after_a_state_was_loaded():
     """A monitor keeps working after an older state is loaded."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model)
-    monitor, stream = Monitor(optimizer), Stream()
+    monitor, stream = DriftMonitor(optimizer), Stream()
     optimizer.load_state_dict(optimizer.state_dict())
     optimizer.backward(stream.batch(model))
     optimizer.step()
@@ -287,7 +291,7 @@ def test_a_monitor_still_watches_after_a_state_was_loaded():
 def test_bad_options(options, message):
     optimizer = OPTIMIZERS["sgd"](mlp())
     with pytest.raises(ValueError, match=message):
-        Monitor(optimizer, **options)
+        DriftMonitor(optimizer, **options)
 
 
 # --------------------------------------------------------------------------- read
@@ -328,12 +332,16 @@ def test_staleness_is_the_references(correction, trust):
         optimizer.step()
         optimizer.zero_grad()
         reference.step(two.batch(twin))
-        (found,) = read(optimizer)
+        (found,) = groups(optimizer)
         expected = staleness_of(reference)
         bounded += trust is not None and correction != "oracle" and expected > trust
-        assert found.staleness == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        is_bounded = trust is not None and correction not in ("none", "oracle")
+        if correction == "none":  # nothing is measured
+            assert math.isnan(found.staleness)
+        else:
+            assert found.staleness == pytest.approx(expected, rel=1e-9, abs=1e-12)
         assert found.steps == step
-        assert found.bounded_share == pytest.approx(bounded / step)
+        assert found.bounded_share == pytest.approx(bounded / step if is_bounded else math.nan, nan_ok=True)
         assert found.correction == correction
     assert (found.staleness > 0.01) == (correction != "none")
     if trust is not None and correction in ("dense", "window"):
@@ -355,23 +363,98 @@ def test_groups_are_read_one_by_one():
         optimizer.step()
         optimizer.zero_grad()
         reference.step(two.batch(twin))
-    first, second = read(optimizer)
+    first, second = groups(optimizer)
     assert first.staleness == pytest.approx(staleness_of(reference, slice(0, sizes[0])), rel=1e-9)
-    assert (second.staleness, second.bounded_share, second.steps) == (0.0, 0.0, 5)
+    assert math.isnan(second.staleness) and math.isnan(second.bounded_share) and second.steps == 5
     assert (first.correction, second.correction) == ("dense", "none")
 
 
 def test_reading_before_the_first_step():
+    """Nothing is measured: NaN, not 0."""
     optimizer = OPTIMIZERS["sgd"](mlp())
-    assert read(optimizer) == [GroupReading(0.0, 0.0, 0, "auto", BETA, "")]
+    (found,) = groups(optimizer)
+    assert math.isnan(found.staleness) and math.isnan(found.bounded_share)
+    assert found[2:] == (0, "auto", BETA, "")
     assert skipped_steps(optimizer) == 0
+
+
+@pytest.mark.parametrize("options", [{}, dict(trust=None), dict(correction="none"), SPARSE], ids=str)
+def test_read_is_a_flat_dictionary_of_floats(options):
+    """Its numbers are those of the groups; the names do not change from before the first step to after it."""
+    model, _ = twins(mlp)
+    optimizer, stream = OPTIMIZERS["sgd"](model, **options), Stream()
+    before = read(optimizer)
+    for _ in range(4):
+        optimizer.backward(stream.batch(model))
+        optimizer.step()
+        optimizer.zero_grad()
+    found, (group,) = read(optimizer), groups(optimizer)
+    assert all(type(value) is float for value in (*before.values(), *found.values()))
+    assert list(before) == list(found)
+    expected = {
+        "staleness": group.staleness, "bounded_share": group.bounded_share, "beta": BETA, "memory": 1 / (1 - BETA),
+        "steps": 4.0, "skipped_steps": 0.0,
+    }  # fmt: skip
+    assert found == pytest.approx(expected, nan_ok=True)
+    is_corrected = options.get("correction") != "none"
+    assert math.isnan(before["staleness"]) and math.isfinite(found["staleness"]) == is_corrected
+    assert math.isfinite(found["bounded_share"]) == (is_corrected and options.get("trust", 1) is not None)
+
+
+def test_read_numbers_several_groups():
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"]([{"params": model[:2]}, {"params": model[2:], "correction": "none", "beta": 0.5}])
+    optimizer.backward(Stream().batch(model))
+    optimizer.step()
+    found = read(optimizer)
+    names = ["staleness", "bounded_share", "beta", "memory", "steps"]
+    assert list(found) == [f"{name}/{number}" for number in (0, 1) for name in names] + ["skipped_steps"]
+    assert (found["beta/0"], found["beta/1"], found["steps/1"]) == (BETA, 0.5, 1.0)
+    assert found["staleness/0"] == 0.0 and math.isnan(found["staleness/1"])
+
+
+def test_reading_changes_nothing():
+    """Read at every step or never, training and its state are the same to the last bit."""
+    paths = []
+    for is_read in (True, False):
+        model, _ = twins(mlp)
+        optimizer, stream = OPTIMIZERS["adam"](model), Stream()
+        for _ in range(5):
+            optimizer.backward(stream.batch(model))
+            if is_read:
+                read(optimizer)
+            optimizer.step()
+            optimizer.zero_grad()
+        paths.append(parameters_of(model))
+    assert torch.equal(*paths)
+
+
+def test_a_target_of_another_network_drifts_when_that_network_changes():
+    """Its drift is measured although it has no gradient."""
+    model, frozen = twins(mlp)
+    optimizer = OPTIMIZERS["sgd"](model)
+    monitor, x = DriftMonitor(optimizer), torch.randn(4, 3)
+
+    def batch():
+        with torch.no_grad():
+            target = 1 + 0.9 * frozen(x).squeeze(-1)
+        return model(x).squeeze(-1), target
+
+    with pytest.warns(unstale.ConstantTargetWarning):
+        optimizer.backward(batch)
+    before = batch()[1]
+    optimizer.step()
+    assert monitor.read().drift == 0.0
+    frozen.load_state_dict(model.state_dict())
+    assert monitor.read().drift == pytest.approx(float((batch()[1] - before).square().mean()), rel=1e-12)
+    assert monitor.read().drift > 1e-6
 
 
 def test_read_says_what_beta_is_and_what_was_chosen():
     """Also of a state that was loaded, before its next batch."""
     model, twin = twins(mlp)
     optimizer, stream = unstale.CorrectedSGD(model, lr=0.01, correction="reservoir", slots=100), Stream()
-    assert read(optimizer)[0].beta == 0.9
+    assert groups(optimizer)[0].beta == 0.9
     for _ in range(2):
         optimizer.backward(stream.batch(model))
         optimizer.step()
@@ -380,7 +463,7 @@ def test_read_says_what_beta_is_and_what_was_chosen():
     resumed = unstale.CorrectedSGD(twin, lr=0.01, correction="reservoir", slots=100)
     resumed.load_state_dict(optimizer.state_dict())
     for each in (optimizer, resumed):
-        (found,) = read(each)
+        (found,) = groups(each)
         assert found.beta == each.momentum_beta == pytest.approx(1 - 1 / (MEMORY_SHARE * 1001))
         assert found.chosen == describe(optimizer.state_of("group 0")["plan"], None)
         assert (
@@ -395,9 +478,9 @@ def test_groups_have_their_own_beta_and_choice():
         [{"params": model[:2], "beta": 0.7, "correction": "window"}, {"params": model[2:]}], lr=0.1, beta=0.8
     )
     optimizer.backward(Stream().batch(model))
-    assert [found.chosen for found in read(optimizer)] == ["", ""]  # no step has been made
+    assert [found.chosen for found in groups(optimizer)] == ["", ""]  # no step has been made
     optimizer.step()
-    first, second = read(optimizer)
+    first, second = groups(optimizer)
     assert (first.beta, second.beta) == (0.7, 0.8)
     assert first.chosen == f"window of {unstale.corrections.default_horizon(0.7)} batches"
     assert second.chosen.startswith("dense (a ") and "within the budget" in second.chosen
@@ -416,7 +499,7 @@ def test_repr_says_what_was_chosen():
     optimizer.backward(Stream().batch(model))
     (line,) = chosen_lines(optimizer)
     optimizer.step()
-    assert chosen_lines(optimizer) == [line] == [f"chosen: {read(optimizer)[0].chosen}"]
+    assert chosen_lines(optimizer) == [line] == [f"chosen: {groups(optimizer)[0].chosen}"]
     assert line.startswith("chosen: dense") and "β grows to" in line and "matrix is within the budget" in line
     assert repr(optimizer).splitlines()[-1] == ")"
     resumed.load_state_dict(optimizer.state_dict())
@@ -443,7 +526,7 @@ def test_read_says_what_auto_came_to(size, expected):
     optimizer = OPTIMIZERS["sgd"](model, correction="auto")
     optimizer.backward(Stream().batch(model))
     optimizer.step()
-    assert read(optimizer)[0].correction == expected
+    assert groups(optimizer)[0].correction == expected
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
@@ -451,7 +534,7 @@ def test_skipped_steps_are_counted_and_not_steps(correction):
     """They are in no group's count, and a monitor has not seen them."""
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["sgd"](model, correction=correction, on_nonfinite="skip")
-    monitor, stream = Monitor(optimizer), Stream()
+    monitor, stream = DriftMonitor(optimizer), Stream()
     for step in range(5):
         batch = stream.batch(model)
         spoil = math.nan if step in (1, 3) else 1.0
@@ -459,5 +542,5 @@ def test_skipped_steps_are_counted_and_not_steps(correction):
         optimizer.step()
         optimizer.zero_grad()
         assert skipped_steps(optimizer) == (step >= 1) + (step >= 3)
-    assert read(optimizer)[0].steps == 3
+    assert groups(optimizer)[0].steps == 3
     assert monitor.read().batches == 3

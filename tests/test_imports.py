@@ -18,7 +18,9 @@ LAYERS = [
     {"corrections"},
     {"_options", "_param_group"},
     {"_optimizer"},
-    {"optimizers", "diagnostics"},
+    {"optimizers", "diagnostics", "_torch_momentum", "_advice"},
+    {"_step_cost"},
+    {"monitor"},
     {"__init__"},
     {"__main__"},
 ]

@@ -1299,7 +1299,7 @@ def test_a_solved_problem_is_not_stale():
         optimizer.backward(value, 0.9 * model(torch.ones(4, 2)).squeeze(-1))
         optimizer.step()
         optimizer.zero_grad()
-    (group,) = unstale.diagnostics.read(optimizer)
+    (group,) = unstale.diagnostics.groups(optimizer)
     assert (group.staleness, group.bounded_share) == (0.0, 0.0)
 
 

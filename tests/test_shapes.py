@@ -349,7 +349,7 @@ def test_the_monitor_measures_batches_of_any_shape():
     for flat in (False, True):
         model, _ = twins(lambda: mlp(4, outputs=3))
         optimizer = unstale.CorrectedSGD(model, lr=0.1, correction="dense")
-        monitor = unstale.diagnostics.Monitor(optimizer)
+        monitor = unstale.diagnostics.DriftMonitor(optimizer)
         g = torch.Generator().manual_seed(0)
         for _ in range(4):
             batch = heads(model, g, (3, 2))

@@ -37,8 +37,9 @@ BLOCKS, DIAGONAL, WINDOW, RESERVOIR, SLOTS, SELECT = (
 GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES = (
     f"src/unstale/per_sample/{name}.py" for name in ("gradients", "linearize", "layer_rules", "row_rules")
 )
-MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP = (
-    f"src/unstale/{name}.py" for name in ("momentum", "_optimizer", "optimizers", "_param_group")
+MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP, MONITOR, TORCH_MOMENTUM = (
+    f"src/unstale/{name}.py"
+    for name in ("momentum", "_optimizer", "optimizers", "_param_group", "monitor", "_torch_momentum")
 )
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
@@ -71,6 +72,23 @@ def in_reservoirs(*names: str) -> tuple[str, ...]:
 
 MUTANTS = [
     # Corrections
+    Mutant(
+        "monitor: decay of unobserved steps forgotten",
+        MONITOR,
+        "slots.eta(self._memory) * self._decay",
+        "slots.eta(self._memory)",
+        ("tests/test_monitor.py",),
+    ),
+    Mutant(
+        "monitor: scale of .grad forgotten", MONITOR, "scale * fresh / (1", "fresh / (1", ("tests/test_monitor.py",)
+    ),
+    Mutant(
+        "monitor: SGD's first gradient dampened",
+        TORCH_MOMENTUM,
+        "fresh = 1.0 if self._is_new and",
+        "fresh = 1.0 if False and",
+        ("tests/test_monitor.py",),
+    ),
     Mutant(
         "no transpose of ζ (dense)",
         BLOCKS,

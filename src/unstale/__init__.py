@@ -6,6 +6,7 @@ from ._compat import observe, unobserve
 from ._options import UnusedOptionWarning
 from ._param_group import AmbiguousScalingWarning, FewSlotsWarning
 from .corrections import paper_horizon
+from .monitor import Monitor
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
 from .per_sample.linearize import SlowGradientsWarning
 
@@ -19,6 +20,7 @@ __all__ = [
     "CorrectedSGD",
     "CorrectedTDprop",
     "FewSlotsWarning",
+    "Monitor",
     "SlowGradientsWarning",
     "UnfollowedTargetWarning",
     "UnusedOptionWarning",

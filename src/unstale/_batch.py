@@ -31,6 +31,7 @@ class EvaluatedBatch(NamedTuple):
 
     prediction: Tensor
     target: Tensor | None  # None if it depends on no parameter
+    target_value: Tensor  # the target, detached
     columns: int  # the size of the last axis before flattening; 1 for a prediction of shape [m]
     loss: Tensor  # the mean without weights, detached
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
@@ -70,6 +71,7 @@ class BackwardCall(NamedTuple):
         return EvaluatedBatch(
             prediction=_flat(prediction),
             target=_flat(target) if target.requires_grad else None,
+            target_value=_flat(constant),
             columns=prediction.shape[-1] if prediction.ndim > 1 else 1,
             loss=total / count,
             check=check,

@@ -56,6 +56,21 @@ class FlatParams:
         """``.grad`` of all parameters, ``[n]``; zero for a parameter without one."""
         return self.flat((torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters), out)
 
+    def gradient_of(self, prediction: Tensor, slope: Tensor) -> Tensor:
+        """``Σ_k slope_k ∇f_k``, ``[n]``, of a prediction ``f``. Leaves ``.grad`` and the graph as they are."""
+        trainable = [p for p in self.parameters if p.requires_grad]
+        with self.hooks_disabled():
+            gradients = torch.autograd.grad(
+                prediction,
+                trainable,
+                slope.to(prediction.dtype),
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+        by_id = dict(zip(map(id, trainable), gradients, strict=True))
+        return self.flat(by_id.get(id(p), torch.zeros_like(p)) for p in self.parameters)
+
     def gradient_sample(self) -> Tensor:
         """Every entry of ``.grad``, or evenly spaced ones of every tensor if there are very many."""
         stride = -(-self.size // MAX_SAMPLE)

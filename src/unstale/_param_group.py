@@ -268,18 +268,7 @@ class ParamGroup:
         return Linearization(gradients, slope, curvature, hessian, self.joint.size - self.params.size)
 
     def _summed_gradient(self, batch: EvaluatedBatch) -> SummedGradient:
-        trainable = [p for p in self.params.parameters if p.requires_grad]
-        with self.params.hooks_disabled():
-            gradients = torch.autograd.grad(
-                batch.prediction,
-                trainable,
-                batch.slope.to(batch.prediction.dtype),
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        by_id = dict(zip(map(id, trainable), gradients, strict=True))
-        return SummedGradient(self.params.flat(by_id.get(id(p), torch.zeros_like(p)) for p in self.params.parameters))
+        return SummedGradient(self.params.gradient_of(batch.prediction, batch.slope))
 
     # ------------------------------------------------------------------------------------------------------- step
 

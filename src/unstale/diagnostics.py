@@ -1,11 +1,13 @@
-"""Measurements of staleness, and of the accuracy of the correction, from a running optimizer.
+"""Measurements of staleness, and of the accuracy of the correction, from a running corrected optimizer.
 
-:func:`read` costs nothing: it reads the optimizer's state. A :class:`Monitor` remembers recent batches and evaluates
-them again in :meth:`Monitor.read`, which costs one forward and backward pass per batch.
+:func:`read` and :func:`groups` read what the optimizer has computed anyway. A :class:`DriftMonitor` remembers recent
+batches and evaluates them again in :meth:`DriftMonitor.read`, which costs one forward and backward pass per batch.
+:class:`unstale.Monitor` measures other optimizers, those of torch.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from functools import cached_property
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from .per_sample.linearize import linearize, trace_batch
 
 
 class GroupReading(NamedTuple):
-    """One parameter group, as its last step left it."""
+    """One parameter group, as its last step left it. What is not measured is NaN."""
 
     staleness: float  # ‖η‖ / ‖μ‖: the correction's size against the momentum's
     bounded_share: float  # the share of steps on which the trust bound was active
@@ -42,37 +44,74 @@ class Drift(NamedTuple):
     batches: int
 
 
-def read(optimizer: CorrectedOptimizer) -> list[GroupReading]:
-    """The staleness of every parameter group, and the share of steps on which the trust bound was active.
+def read(optimizer: CorrectedOptimizer) -> dict[str, float]:
+    """What to log, as a flat dictionary of numbers. What is not measured is NaN.
+
+    With several parameter groups the names of all but ``skipped_steps`` end with the number of the group:
+    ``staleness/0``, ``staleness/1`` and so on.
+
+    The optimizer leaves these numbers on the device. Reading waits for them; training does not.
+
+    - ``staleness``: ``‖η‖ / ‖μ‖`` of the last step, before the trust bound: how far the gradients in the momentum have
+      changed since they came, relative to the momentum. 0: not at all. Above 1: they have changed by more than what is
+      left of them in the average. NaN without correction, and before the first step.
+    - ``bounded_share``: the share of steps on which the trust bound was active. NaN where there is no bound.
+    - ``beta``: ``β`` of the next step.
+    - ``memory``: ``1 / (1-β)``, the number of steps that momentum averages over.
+    - ``steps``: the number of steps made.
+    - ``skipped_steps``: the number of steps that ``on_nonfinite="skip"`` skipped.
 
     >>> import torch, unstale
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    >>> unstale.diagnostics.read(optimizer)["staleness"]
+    nan
     >>> for _ in range(3):
     ...     value = model(torch.ones(4, 2)).squeeze(-1)
     ...     loss = optimizer.backward(value, 1 + 0.9 * model(torch.zeros(4, 2)).squeeze(-1))
     ...     optimizer.step()
     ...     optimizer.zero_grad()
-    >>> (group,) = unstale.diagnostics.read(optimizer)
-    >>> group.steps, group.bounded_share, 0 < group.staleness < 1
-    (3, 0.0, True)
+    >>> reading = unstale.diagnostics.read(optimizer)
+    >>> reading["steps"], reading["bounded_share"], 0 < reading["staleness"] < 1
+    (3.0, 0.0, True)
     """
+    readings = groups(optimizer)
+    found: dict[str, float] = {}
+    for number, group in enumerate(readings):
+        suffix = f"/{number}" if len(readings) > 1 else ""
+        found[f"staleness{suffix}"] = group.staleness
+        found[f"bounded_share{suffix}"] = group.bounded_share
+        found[f"beta{suffix}"] = group.beta
+        found[f"memory{suffix}"] = 1 / (1 - group.beta)
+        found[f"steps{suffix}"] = float(group.steps)
+    found["skipped_steps"] = float(skipped_steps(optimizer))
+    return found
+
+
+def groups(optimizer: CorrectedOptimizer) -> list[GroupReading]:
+    """The numbers of :func:`read` for every parameter group, with what was decided about it, in words."""
     readings = []
-    groups = optimizer.ready_groups()
-    for number, settings in enumerate(optimizer.param_groups):
-        state = optimizer.state_of(f"group {number}")
+    for number, group in enumerate(optimizer.ready_groups()):
+        state, settings = optimizer.state_of(f"group {number}"), group.settings
         steps = int(state.get("step", 0))
+        is_measured = "eta_norm" in state
+        is_bounded = is_measured and group.needs_displacement and settings["trust"] is not None
         readings.append(
             GroupReading(
-                staleness=float(state["eta_norm"] / state["mu_norm"]) if state.get("eta_norm") else 0.0,
-                bounded_share=float(state.get("bounded", 0)) / max(1, steps),
+                staleness=_ratio(state["eta_norm"], state["mu_norm"]) if is_measured else math.nan,
+                bounded_share=float(state["bounded"]) / steps if is_bounded else math.nan,
                 steps=steps,
                 correction=state["plan"]["correction"] if "plan" in state else settings["correction"],
-                beta=groups[number].beta_at(steps + 1, state.get("plan")),
-                chosen=describe(state["plan"], groups[number].given_beta) if "plan" in state else "",
+                beta=float(group.beta_at(steps + 1, state.get("plan"))),
+                chosen=describe(state["plan"], group.given_beta) if "plan" in state else "",
             )
         )
     return readings
+
+
+def _ratio(eta_norm: Tensor, mu_norm: Tensor) -> float:
+    """``‖η‖ / ‖μ‖``; 0 if nothing has changed, also where there is no momentum yet."""
+    return float(eta_norm / mu_norm) if eta_norm else 0.0
 
 
 def skipped_steps(optimizer: CorrectedOptimizer) -> int:
@@ -84,18 +123,18 @@ class _Remembered(NamedTuple):
     call: BackwardCall
     batch: Linearization
     point: Tensor
-    target: Tensor | None
+    target: Tensor
     step: int
 
 
-class Monitor:
+class DriftMonitor:
     """Remembers every ``every``-th batch of the last ``horizon`` steps.
 
     The default horizon is the paper's, ``2/(1-β)``, at the ``β`` of the time when the monitor is made.
 
     Pass batches to ``backward`` as functions, so that they can be evaluated again::
 
-        monitor = unstale.diagnostics.Monitor(optimizer)
+        monitor = unstale.diagnostics.DriftMonitor(optimizer)
         optimizer.backward(lambda: (model(s), r + gamma * model(s_next)))
         ...
         print(monitor.read())
@@ -127,7 +166,7 @@ class Monitor:
         if call.function is None or self._steps % self._every:
             return
         self._remembered.append(
-            _Remembered(call, self._linearized(batch), self._params.point(), _detached(batch.target), self._steps)
+            _Remembered(call, self._linearized(batch), self._params.point(), batch.target_value, self._steps)
         )
 
     def _linearized(self, batch: EvaluatedBatch) -> Linearization:
@@ -155,10 +194,7 @@ class Monitor:
             fresh = batch.gradient(batch.slope + batch.curvature * batch.shift(now - point))
             corrected.append(_cosine(fresh, gradient))
             stale.append(_cosine(batch.semi_gradient(), gradient))
-            if target is None or seen.target is None:
-                drifts.append(now.new_zeros(()))
-            else:
-                drifts.append((seen.target - target).square().mean().to(now))
+            drifts.append((seen.target_value - target).square().mean().to(now))
             weights.append(beta ** (self._steps - step))
         drift = torch.stack(drifts)
         weight = torch.tensor(weights).to(drift)
@@ -169,10 +205,6 @@ class Monitor:
             stale_agreement=float(torch.stack(stale).mean()),
             batches=len(drifts),
         )
-
-
-def _detached(target: Tensor | None) -> Tensor | None:
-    return None if target is None else target.detach()
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

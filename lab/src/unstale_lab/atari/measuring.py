@@ -53,7 +53,8 @@ class Point(NamedTuple):
     steps: int  # of all games together; each is 4 frames
     seconds: float  # of playing and learning
     score: float
-    staleness: float  # this and the next: see unstale.diagnostics.GroupReading
+    # See unstale.diagnostics.GroupReading. Both are 0 without correction: nothing is corrected, and nothing bounded.
+    staleness: float
     bounded_share: float
     # See unstale.diagnostics.Drift.
     drift: float = math.nan
@@ -77,7 +78,7 @@ def measured(trainer: Trainer, every: int) -> Iterator[Point]:
         for iteration in range(trainer.steps // trainer.steps_per_iteration + 1, iterations + 1):
             to_reading = -iteration % between_readings
             if monitor is None and to_reading < monitored:
-                monitor = unstale.diagnostics.Monitor(
+                monitor = unstale.diagnostics.DriftMonitor(
                     trainer.optimizer, horizon, every=max(1, batches // BATCHES_PER_READING)
                 )
             if next(training, _END) is _END:  # the time limit
@@ -99,8 +100,9 @@ def measured(trainer: Trainer, every: int) -> Iterator[Point]:
 
 
 def _point(trainer: Trainer, drift: unstale.diagnostics.Drift | None) -> Point:
-    (group,) = unstale.diagnostics.read(trainer.optimizer)
-    point = Point(trainer.steps, trainer.seconds, trainer.score(), group.staleness, group.bounded_share)
+    (group,) = unstale.diagnostics.groups(trainer.optimizer)
+    staleness, bounded_share = (0.0 if math.isnan(x) else x for x in (group.staleness, group.bounded_share))
+    point = Point(trainer.steps, trainer.seconds, trainer.score(), staleness, bounded_share)
     if drift is None:
         return point
     return point._replace(drift=drift.drift, agreement=drift.agreement, stale_agreement=drift.stale_agreement)
