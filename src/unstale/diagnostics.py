@@ -127,7 +127,7 @@ class Monitor:
         if call.function is None or self._steps % self._every:
             return
         self._remembered.append(
-            _Remembered(call, self._linearized(batch), self._params.point(), _detached(batch.target), self._steps)
+            _Remembered(call, self._linearized(batch), self._params.point(), _detached(batch.given_target), self._steps)
         )
 
     def _linearized(self, batch: EvaluatedBatch) -> Linearization:
@@ -155,10 +155,10 @@ class Monitor:
             fresh = batch.gradient(batch.slope + batch.curvature * batch.shift(now - point))
             corrected.append(_cosine(fresh, gradient))
             stale.append(_cosine(batch.semi_gradient(), gradient))
-            if target is None or seen.target is None:
+            if target is None or seen.given_target is None:
                 drifts.append(now.new_zeros(()))
             else:
-                drifts.append((seen.target - target).square().mean().to(now))
+                drifts.append((seen.given_target - target).square().mean().to(now))
             weights.append(beta ** (self._steps - step))
         drift = torch.stack(drifts)
         weight = torch.tensor(weights).to(drift)
