@@ -308,6 +308,34 @@ def test_warnings_look_at_the_given_target(kind):
         unstale.CorrectedSGD(net, lr=0.1).backward(batch(other, other)[0], batch(net, net)[1], loss=case.loss)
 
 
+@pytest.mark.parametrize("way", ["index", "index behind", "gather", "take_along_dim"])
+def test_rows_of_an_action_are_told_apart(way):
+    """However the row of an action is picked, each column has factored gradients (slow ones would warn here)."""
+    torch.manual_seed(0)
+    net, x, action = mlp(outputs=ACTIONS * 5), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+
+    def rows(x):
+        table = net(x).view(4, ACTIONS, 5)
+        place = action[:, None, None].expand(-1, 1, 5)
+        return {
+            "index": lambda: table[torch.arange(4), action],
+            "index behind": lambda: net(x)[:, torch.tensor([7, 2, 5, 1])],
+            "gather": lambda: table.gather(1, place).squeeze(1),
+            "take_along_dim": lambda: table.take_along_dim(place, 1).squeeze(1),
+        }[way]()
+
+    prediction, target = rows(x), rows(-x).softmax(-1)
+    evaluated = BackwardCall(None, losses.cross_entropy, 1.0).evaluate(prediction, target)
+    parameters = list(net.parameters())
+    traced = trace_batch(evaluated.prediction, evaluated.target, evaluated.columns)
+    found = linearize(traced, [FlatParams(parameters)])
+    assert not found.irregular
+    v, u = Linearization(found.gradients[0], evaluated.slope, evaluated.curvature).matrices()
+    slope = losses.cross_entropy.slope(prediction, target)
+    torch.testing.assert_close(v, per_sample(prediction.flatten(), parameters))
+    torch.testing.assert_close(u, per_sample(slope.flatten(), parameters))
+
+
 def test_a_monitor_reads_the_drift_of_the_given_target():
     case = CASES["c51"]
     torch.manual_seed(0)

@@ -53,7 +53,7 @@ def hl_gauss(value: Tensor, edges: Tensor, sigma: float) -> Tensor:
         Probabilities ``[m, k]``.
 
     >>> hl_gauss(torch.tensor([0.0]), torch.tensor([-3.0, -1.0, 1.0, 3.0]), sigma=1.0)
-    tensor([[0.1574, 0.6845, 0.1574]])
+    tensor([[0.1577, 0.6845, 0.1577]])
     """
     if value.ndim != 1:
         raise ValueError(f"value must have shape [m], but has shape {list(value.shape)}.")
