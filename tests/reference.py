@@ -91,25 +91,30 @@ class Reference:
         prediction, _, slope, _ = self.evaluate(batch)
         return gradient_of((prediction * slope).mean(), self.parameters)
 
-    def step(self, batch, lr=None):
-        lr = self.lr if lr is None else lr
+    def linearize(self, batch):
+        """The gradient of a batch, its Z, and what the denominator averages."""
         prediction, target, slope, curvature = self.evaluate(batch)
         m = len(prediction)
         v = per_sample(prediction, self.parameters)
         n = v.shape[1]
         u = per_sample(prediction, self.moving) - per_sample(target, self.moving)
-        self.batches.append(batch)
-        self.gradients.append(sum(slope[k] * v[k] for k in range(m)) / m)
+        gradient = sum(slope[k] * v[k] for k in range(m)) / m
         taylor = sum(curvature[k] * torch.outer(u[k], v[k]) for k in range(m)) / m
+        square = gradient**2
+        if self.base == "tdprop":
+            square = sum((curvature[k] * u[k, :n] * v[k]) ** 2 for k in range(m)) / m
+        return gradient, taylor, square
+
+    def step(self, batch, lr=None):
+        lr = self.lr if lr is None else lr
+        gradient, taylor, square = self.linearize(batch)
+        self.batches.append(batch)
+        self.gradients.append(gradient)
+        self.squares.append(square)
         step = len(self.taylors)  # one batch of each interval is chosen, at a position that moves by one
         present = self.every if step % self.every == (step // self.every) % self.every else 0
         self.taylors.append(taylor * self.mask * present)
         self.points.append(flat(self.moving))
-        self.squares.append(
-            sum((curvature[k] * u[k, :n] * v[k]) ** 2 for k in range(m)) / m
-            if self.base == "tdprop"
-            else self.gradients[-1] ** 2
-        )
         t = len(self.batches)
         weights = [(1 - self.beta) * self.beta ** (t - 1 - i) for i in range(t)]
         mu = sum(w * g for w, g in zip(weights, self.gradients, strict=True))

@@ -59,7 +59,7 @@ REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESER
         "inputs",
     )
 )
-FOLLOW = "tests/test_follow.py"
+FOLLOW, ROWS = "tests/test_follow.py", "tests/test_distributional.py"
 ENGINE = "lab/tests/test_engine.py"
 CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
 PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
@@ -212,6 +212,56 @@ MUTANTS = [
         (FOLLOW,),
     ),
     Mutant("the plan forgets followed parameters", SELECT, '+ sizes.get("followed", 0))', ")", (FOLLOW,)),
+    # Losses of whole rows
+    Mutant(
+        "slopes of rows are held constant",
+        "src/unstale/_batch.py",
+        "level = prediction - slope",
+        "level = prediction - prediction.detach() - slope.detach()",
+        (ROWS,),
+    ),
+    Mutant(
+        "rows count once per column",
+        "src/unstale/_batch.py",
+        "share = (weight / count).expand(value.shape)",
+        "share = (weight / prediction.numel()).expand(value.shape)",
+        (ROWS,),
+    ),
+    Mutant(
+        "cross-entropy without the target's sum",
+        "src/unstale/losses.py",
+        "logits.softmax(-1) * target.sum(-1, keepdim=True) - target",
+        "logits.softmax(-1) - target",
+        (ROWS,),
+    ),
+    Mutant(
+        "quantile loss with the other level",
+        "src/unstale/losses.py",
+        "(errors.detach() < 0)",
+        "(errors.detach() > 0)",
+        (ROWS,),
+    ),
+    Mutant(
+        "quantile slopes without the Huber bound",
+        "src/unstale/losses.py",
+        "errors.clamp(-kappa, kappa)",
+        "errors",
+        (ROWS,),
+    ),
+    Mutant(
+        "atoms are not shared by their neighbours",
+        "src/unstale/distributions.py",
+        ".abs() / spacing).clamp(min=0)",
+        ".abs() / spacing).clamp(min=0).round()",
+        (ROWS,),
+    ),
+    Mutant(
+        "warnings look at the slopes of rows",
+        OPTIMIZER,
+        "leaves = reached_leaves(batch.given_target) if is_row_loss else traced.traces[1].reached",
+        "leaves = traced.traces[1].reached",
+        (ROWS,),
+    ),
     # Reservoir and thinned dense
     Mutant(
         "survivors keep their weight (reservoir)",

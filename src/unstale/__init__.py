@@ -1,6 +1,6 @@
 """Optimizers for temporal-difference learning whose momentum is corrected for moving targets."""
 
-from . import corrections, diagnostics, losses, targets
+from . import corrections, diagnostics, distributions, losses, targets
 from ._batch import ConstantTargetWarning, UnfollowedTargetWarning
 from ._compat import observe, unobserve
 from ._options import UnusedOptionWarning
@@ -26,6 +26,7 @@ __all__ = [
     "UnusedOptionWarning",
     "corrections",
     "diagnostics",
+    "distributions",
     "losses",
     "observe",
     "paper_horizon",

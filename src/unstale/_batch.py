@@ -30,8 +30,9 @@ class EvaluatedBatch(NamedTuple):
     ``1/m`` of the mean and the samples' weights."""
 
     prediction: Tensor
-    target: Tensor | None  # None if it depends on no parameter
-    target_value: Tensor  # the target, detached
+    target: Tensor | None  # prediction minus target is linearized; None if the target depends on no parameter
+    given_target: Tensor | None  # as it was given, flattened; it differs from target for a loss of whole rows
+    target_value: Tensor  # the given target, detached
     columns: int  # the size of the last axis before flattening; 1 for a prediction of shape [m]
     loss: Tensor  # the mean without weights, detached
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
@@ -55,6 +56,8 @@ class BackwardCall(NamedTuple):
 
     def evaluate(self, prediction: Tensor, target: Tensor | float | None) -> EvaluatedBatch:
         """Loss, slopes and curvatures of a batch."""
+        if isinstance(self.loss, losses.RowLoss):
+            return self._evaluate_rows(self.loss, *check_rows(prediction, target, self.loss.same_length))
         prediction, target = check_batch(prediction, target)
         constant = target.detach()
         value, slope, curvature = losses.evaluate(self.loss, prediction.detach() - constant, constant)
@@ -68,15 +71,49 @@ class BackwardCall(NamedTuple):
         else:
             share = self.weight / count
             check = total if math.isfinite(share) else total * share
+        live = _flat(target) if target.requires_grad else None
         return EvaluatedBatch(
             prediction=_flat(prediction),
-            target=_flat(target) if target.requires_grad else None,
+            target=live,
+            given_target=live,
             target_value=_flat(constant),
             columns=prediction.shape[-1] if prediction.ndim > 1 else 1,
             loss=total / count,
             check=check,
             slope=_flat(slope * share),
             curvature=_flat(curvature * share),
+        )
+
+    def _evaluate_rows(self, loss: losses.RowLoss, prediction: Tensor, target: Tensor) -> EvaluatedBatch:
+        """A batch whose slopes depend on whole rows.
+
+        It is that of the loss ``½ (f_a - y_a)²`` with ``y_a = f_a - s_a``: slopes are ``s_a``, curvatures 1, and the
+        gradient of a residual is that of its slope.
+        """
+        with torch.enable_grad():
+            slope = loss.slope(prediction, target)
+            level = prediction - slope
+        value = loss.value(prediction.detach(), target.detach())
+        if value.dtype.itemsize < 4:
+            value = value.float()
+        total, count = value.sum(), value.numel()
+        weight = torch.as_tensor(self.weight, dtype=value.dtype, device=value.device).detach()
+        if weight.ndim and weight.shape != value.shape:
+            raise ValueError(
+                f"weight must be a number or have shape {list(value.shape)}, one per row, but has shape "
+                f"{list(weight.shape)}."
+            )
+        share = (weight / count).expand(value.shape).unsqueeze(-1).expand(prediction.shape)
+        return EvaluatedBatch(
+            prediction=_flat(prediction),
+            target=_flat(level),
+            given_target=_flat(target) if target.requires_grad else None,
+            target_value=_flat(target.detach()),
+            columns=prediction.shape[-1],
+            loss=total / count,
+            check=total + (weight * 0).sum(),
+            slope=_flat(slope.detach() * share),
+            curvature=_flat(share),
         )
 
 
@@ -133,6 +170,28 @@ def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tens
             "network's live output as the prediction: not detached, and not computed under torch.no_grad()."
         )
     return prediction, target
+
+
+def check_rows(prediction: Tensor, target: Tensor | float | None, same_length: bool) -> tuple[Tensor, Tensor]:
+    """Prediction ``[..., k]`` and target ``[..., k']`` of a loss of whole rows; or an error."""
+    if not isinstance(prediction, Tensor) or not isinstance(target, Tensor):
+        raise TypeError("a loss of whole rows takes a prediction and a target that are tensors.")
+    if prediction.ndim < 2 or prediction.shape[:-1] != target.shape[:-1] or prediction.ndim != target.ndim:
+        raise ValueError(
+            f"this loss takes a prediction [m, k] and a target with as many rows, but they have shapes "
+            f"{list(prediction.shape)} and {list(target.shape)}."
+        )
+    if same_length and prediction.shape != target.shape:
+        raise ValueError(
+            f"cross_entropy takes logits and probabilities of the same shape, but they have shapes "
+            f"{list(prediction.shape)} and {list(target.shape)}."
+        )
+    if target.numel() == 0:
+        raise ValueError("target is empty; skip backward() and step() when there is no data.")
+    if not target.is_floating_point():
+        raise TypeError(f"target must be floating point, not {target.dtype}.")
+    check_batch(prediction, prediction)
+    return prediction, target.to(prediction.device)
 
 
 def _expanded_weight(weight: Tensor, prediction: Tensor) -> Tensor:

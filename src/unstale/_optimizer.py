@@ -150,7 +150,9 @@ class CorrectedOptimizer(Optimizer):
                 the same target everywhere; nothing else is broadcast.
             loss: elementwise loss of the residual, ``½ δ²`` by default: a name (``"half_squared"``, ``"squared"``,
                 ``"mse"``, ``"huber"``, ``"smooth_l1"``), a function of :mod:`unstale.losses`, or any
-                twice-differentiable function of a tensor of residuals.
+                twice-differentiable function of a tensor of residuals; or a loss of whole rows ``[m, k]``, of which the
+                mean is over rows: ``unstale.losses.cross_entropy`` (C51, HL-Gauss) or
+                ``unstale.losses.quantile_huber()`` (QR-DQN; its target has as many rows, of any length).
             weight: factor of the loss: one per entry, one for each entry of the leading axes (``[m]`` for ``[m, k]``,
                 ``[T, B]`` for ``[T, B, k]``), or a number (a loss scale).
 
@@ -161,7 +163,12 @@ class CorrectedOptimizer(Optimizer):
         function, prediction, target = read_batch(prediction, target)
         call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
         batch = call.evaluate(prediction, target)
-        if batch.target is None and any(group.is_corrected for group in self.ready_groups()):
+        if self._needs_samples and isinstance(loss, losses.RowLoss):
+            raise TypeError(
+                f"{type(self).__name__} divides by per-sample derivatives, which a loss of whole rows does not "
+                "have one by one; use CorrectedAdam."
+            )
+        if batch.given_target is None and any(group.is_corrected for group in self.ready_groups()):
             self._warn_once("constant target", warn_constant_target)
         return self._take(call, batch)
 
@@ -236,10 +243,14 @@ class CorrectedOptimizer(Optimizer):
             self._refuse_swapped(batch)
             raise ValueError(UNRELATED_PREDICTION)
         corrected = [group for group in self._groups if group.needs_samples]
-        if batch.target is not None and not self._is_followed(traced.traces[1].reached, corrected):
+        if batch.given_target is None:
+            return traced
+        is_row_loss = batch.given_target is not batch.target
+        leaves = reached_leaves(batch.given_target) if is_row_loss else traced.traces[1].reached
+        if not self._is_followed(leaves, corrected):
             if any(group.is_corrected for group in corrected):
                 self._warn_once("unfollowed target", warn_unfollowed_target)
-            return traced.without_target()
+            return traced if is_row_loss else traced.without_target()
         return traced
 
     def _holds_any(self, leaves: set[int], groups: list[ParamGroup] | None = None) -> bool:
@@ -252,9 +263,9 @@ class CorrectedOptimizer(Optimizer):
 
     def _refuse_swapped(self, batch: EvaluatedBatch) -> None:
         """Raise if the target depends on the parameters and the prediction does not."""
-        if batch.target is None or self._holds_any(reached_leaves(batch.prediction)):
+        if batch.given_target is None or self._holds_any(reached_leaves(batch.prediction)):
             return
-        if self._holds_any(reached_leaves(batch.target)):
+        if self._holds_any(reached_leaves(batch.given_target)):
             raise ValueError(SWAPPED_ARGUMENTS)
 
     def _versions_of_hidden(self, traced: TracedBatch) -> dict[int, tuple[int, int]]:

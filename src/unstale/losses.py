@@ -1,10 +1,12 @@
-"""Elementwise losses of the residual, with the two derivatives that the correction needs.
+"""Losses, with the two derivatives that the correction needs.
 
-A loss maps residuals ``δ``, of the shape of the prediction, to three tensors of that shape::
+An elementwise loss maps residuals ``δ``, of the shape of the prediction, to three tensors of that shape::
 
     value      ℓ(δ)     what is reported
     slope      ℓ'(δ)    weighs each sample in the gradient,     g = mean ℓ'(δ_k) v_k
     curvature  ℓ''(δ)   weighs each sample in the Taylor term,  Z = mean ℓ''(δ_k) u_k v_kᵀ
+
+A :class:`RowLoss` is for predictions whose entries belong together, such as the logits or quantiles of a distribution.
 """
 
 from __future__ import annotations
@@ -110,7 +112,70 @@ def negative_log_likelihood(log_prob: Tensor) -> Derivatives:
     return Derivatives(-log_prob, -one, one)
 
 
-Loss = Callable[[Tensor], "Derivatives | Tensor"] | ClippedValue
+@dataclass(frozen=True, eq=False)
+class RowLoss:
+    """A loss ``L(f, y)`` of rows: predictions ``f [..., k]`` against targets ``y [..., k']``, one number per row.
+
+    The gradient of a row is ``Σ_a s_a ∇f_a`` with the slopes ``s = ∂L/∂f``. When the parameters move, so do the slopes,
+    with the whole row of predictions and targets: ``u_a = ∇s_a = Σ_b ∂²L/∂f_a∂f_b ∇f_b + Σ_c ∂²L/∂f_a∂y_c ∇y_c``.
+
+    Attributes:
+        value: ``L``, of shape ``[...]``.
+        slope: ``s``, of shape ``[..., k]``, as a differentiable function of ``f`` and ``y``.
+        same_length: whether ``k' = k``.
+    """
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+    same_length: bool = False
+
+
+def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return -(target * logits.log_softmax(-1)).sum(-1)
+
+
+def _cross_entropy_slope(logits: Tensor, target: Tensor) -> Tensor:
+    return logits.softmax(-1) * target.sum(-1, keepdim=True) - target
+
+
+# ``-Σ_a y_a log softmax(f)_a`` of logits ``f [m, k]`` against probabilities ``y [m, k]``, as torch's ``cross_entropy``.
+cross_entropy = RowLoss(_cross_entropy, _cross_entropy_slope, same_length=True)
+
+
+def quantile_huber(levels: Tensor | None = None, kappa: float = 1.0) -> RowLoss:
+    """The loss of QR-DQN, ``Σ_a mean_c |τ_a - 1{y_c < f_a}| huber_κ(y_c - f_a) / κ``, of quantiles ``f [m, k]`` against
+    samples or quantiles ``y [m, k']``.
+
+    Args:
+        levels: ``τ``, of shape ``[k]``, or that of the prediction (IQN); ``(a + ½) / k`` by default.
+        kappa: ``κ``, above 0.
+    """
+    if not kappa > 0:
+        raise ValueError(f"kappa must be positive, got {kappa}.")
+
+    def weights_and_errors(quantiles: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """``|τ_a - 1{y_c < f_a}|`` and ``y_c - f_a``, ``[..., k, k']`` each."""
+        count = quantiles.shape[-1]
+        at = (torch.arange(count) + 0.5) / count if levels is None else levels.detach()
+        if at.shape != quantiles.shape and at.shape != quantiles.shape[-1:]:
+            raise ValueError(
+                f"levels must have shape {[count]} or {list(quantiles.shape)}, but have shape {list(at.shape)}."
+            )
+        errors = target.unsqueeze(-2) - quantiles.unsqueeze(-1)
+        return (at.to(quantiles).unsqueeze(-1) - (errors.detach() < 0).to(quantiles)).abs(), errors
+
+    def value(quantiles: Tensor, target: Tensor) -> Tensor:
+        weights, errors = weights_and_errors(quantiles, target)
+        return (weights * huber(errors, kappa).value).mean(-1).sum(-1) / kappa
+
+    def slope(quantiles: Tensor, target: Tensor) -> Tensor:
+        weights, errors = weights_and_errors(quantiles, target)
+        return -(weights * errors.clamp(-kappa, kappa)).mean(-1) / kappa
+
+    return RowLoss(value, slope)
+
+
+Loss = Callable[[Tensor], "Derivatives | Tensor"] | ClippedValue | RowLoss
 
 # Names of functions here, and those of torch.
 NAMED: dict[str, Callable[[Tensor], Derivatives]] = {
@@ -137,6 +202,8 @@ def evaluate(loss: Loss | str, residual: Tensor, target: Tensor | None = None) -
         if loss not in NAMED:
             raise ValueError(f"loss={loss!r} is not known; use one of {sorted(NAMED)} or a function of the residual.")
         loss = NAMED[loss]
+    if isinstance(loss, RowLoss):
+        raise TypeError("a loss of whole rows has no residuals.")
     if isinstance(loss, ClippedValue):
         if target is None:
             raise TypeError("clipped_value() needs the target beside the residual.")

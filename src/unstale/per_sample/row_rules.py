@@ -170,8 +170,9 @@ def along_dim(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
 def gather(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     out_shape, in_shape = shape((node, 0)), shape(edges[0])  # type: ignore[arg-type]
     dim = saved_dim(node, len(out_shape))
-    if dim >= owner.ndim and in_shape[: owner.ndim] == out_shape[: owner.ndim]:
-        return [owner]
+    rows = shortened(owner, dim, operation(node)) if dim else owner
+    if isinstance(rows, Tensor) and dim >= rows.ndim and in_shape[: rows.ndim] == out_shape[: rows.ndim]:
+        return [rows]
     if dim == 0 and len(in_shape) == 1:
         return [_scattered(owner, saved(node, "index").cpu(), in_shape[0], operation(node))]
     return [Shared(operation(node))]
@@ -321,15 +322,18 @@ def index(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     """``x[i, j, …]`` with tensors of whole numbers or masks, in the first dimensions or after the rows."""
     in_shape = shape(edges[0])  # type: ignore[arg-type]
     indices = saved(node, "indices")
-    if all(part is None for part in indices[: owner.ndim]):
-        return [owner] if _is_contiguous(indices) else [Shared(operation(node))]
     found = _positions(indices, in_shape)
-    if found is None or owner.ndim > found[0].ndim:
-        return [Shared(operation(node))]
+    if found is None:  # after the rows
+        first = next(place for place, part in enumerate(indices) if part is not None)
+        rows = shortened(owner, first, operation(node)) if first and _is_contiguous(indices) else None
+        return [rows if rows is not None else Shared(operation(node))]
     flat, count = found
-    owner = _padded(owner, flat.ndim).expand(flat.shape).flatten()
-    rows = _scattered(owner, flat.flatten(), math.prod(in_shape[:count]), operation(node))
-    return [rows if isinstance(rows, Shared) else rows.reshape(in_shape[:count])]
+    whole = shortened(owner, flat.ndim, operation(node))
+    if isinstance(whole, Shared):
+        return [whole]
+    each = _padded(whole, flat.ndim).expand(flat.shape).flatten()
+    scattered = _scattered(each, flat.flatten(), math.prod(in_shape[:count]), operation(node))
+    return [scattered if isinstance(scattered, Shared) else scattered.reshape(in_shape[:count])]
 
 
 def _is_contiguous(indices: Sequence[Tensor | None]) -> bool:

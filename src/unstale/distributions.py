@@ -1,0 +1,78 @@
+"""Distributions of returns as targets, for :data:`unstale.losses.cross_entropy`. Nothing is detached."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .targets import td
+
+
+def c51(reward: Tensor, next_probs: Tensor, terminated: Tensor, gamma: float | Tensor, atoms: Tensor) -> Tensor:
+    """The categorical target of C51: the distribution of ``r + γ (1 - terminated) z'``, projected onto the atoms.
+
+    Args:
+        reward: ``r``, shape ``[m]``.
+        next_probs: probabilities of the atoms in the next state, shape ``[m, k]``.
+        terminated: whether the episode terminated there, shape ``[m]``.
+        gamma: the discount ``γ``, a number or ``[m]``.
+        atoms: ``z``, shape ``[k]``, ascending and evenly spaced.
+
+    Returns:
+        Probabilities ``[m, k]``.
+
+    >>> atoms, next_probs = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([[0.0, 1.0, 0.0]])
+    >>> c51(torch.tensor([0.5]), next_probs, torch.tensor([False]), 0.5, atoms)
+    tensor([[0., 1., 0.]])
+    """
+    spacing = _check_atoms(atoms)
+    if next_probs.ndim != 2 or next_probs.shape != (*reward.shape, len(atoms)):
+        raise ValueError(
+            f"next_probs must have shape {[*reward.shape, len(atoms)]}, one row per transition and one column per "
+            f"atom, but has shape {list(next_probs.shape)}."
+        )
+    atoms = atoms.detach().to(next_probs)
+    moved = torch.stack([td(reward, atom.expand(reward.shape), terminated, gamma) for atom in atoms], -1)
+    moved = moved.detach().to(next_probs).clamp(float(atoms[0]), float(atoms[-1]))
+    # An atom that falls between two others is shared by them.
+    share = (1 - (moved.unsqueeze(-2) - atoms.unsqueeze(-1)).abs() / spacing).clamp(min=0)  # [m, onto, from]
+    return (share * next_probs.unsqueeze(-2)).sum(-1)
+
+
+def hl_gauss(value: Tensor, edges: Tensor, sigma: float) -> Tensor:
+    """The histogram target of HL-Gauss: a normal distribution around ``value``, cut into bins.
+
+    Args:
+        value: TD target ``[m]``, live; limited to the range of the edges.
+        edges: of the bins, shape ``[k + 1]``, ascending.
+        sigma: standard deviation of the distribution; 0.75 times the width of a bin is usual.
+
+    Returns:
+        Probabilities ``[m, k]``.
+
+    >>> hl_gauss(torch.tensor([0.0]), torch.tensor([-3.0, -1.0, 1.0, 3.0]), sigma=1.0)
+    tensor([[0.1577, 0.6845, 0.1577]])
+    """
+    if value.ndim != 1:
+        raise ValueError(f"value must have shape [m], but has shape {list(value.shape)}.")
+    if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all()):
+        raise ValueError("edges must be at least two ascending numbers, of shape [k + 1].")
+    if not sigma > 0:
+        raise ValueError(f"sigma must be positive, got {sigma}.")
+    edges = edges.detach().to(value)
+    centre = value.clamp(float(edges[0]), float(edges[-1])).unsqueeze(-1)
+    below = torch.erf((edges - centre) / (sigma * math.sqrt(2)))
+    return (below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])
+
+
+def _check_atoms(atoms: Tensor) -> float:
+    """The distance between neighbouring atoms."""
+    if atoms.ndim != 1 or len(atoms) < 2:
+        raise ValueError(f"atoms must be at least two numbers, of shape [k], but have shape {list(atoms.shape)}.")
+    spacing = float(atoms[-1] - atoms[0]) / (len(atoms) - 1)
+    even = torch.linspace(float(atoms[0]), float(atoms[-1]), len(atoms), dtype=atoms.dtype, device=atoms.device)
+    if not spacing > 0 or not torch.allclose(atoms, even, rtol=0, atol=1e-3 * spacing):
+        raise ValueError("atoms must be ascending and evenly spaced, such as torch.linspace(-10, 10, 51).")
+    return spacing
