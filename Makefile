@@ -8,7 +8,7 @@ READY := .venv/.ready
 # from the second.
 PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-.PHONY: help run test docs bench mutants lint format clean
+.PHONY: help run test docs package bench mutants lint format clean
 .DEFAULT_GOAL := help
 
 help:  ## say what there is to make
@@ -25,6 +25,9 @@ docs: $(READY)  ## build the documentation site in build/docs, warnings as error
 	$(BIN)/python tools/make_notebook.py --check
 	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs . build/docs
 	@echo "open build/docs/index.html"
+
+package: $(READY)  ## build wheel and sdist, and type-check and run a user program with the wheel
+	$(BIN)/python tools/check_package.py
 
 bench: $(READY)  ## measure what a corrected step costs, and how fast sweeps are
 	$(BIN)/python benchmarks/run.py

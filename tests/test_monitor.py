@@ -345,6 +345,18 @@ def test_a_step_without_gradients_changes_nothing():
     check(monitor.read(), before, set(MEANINGS) - {"cost"})
 
 
+def test_targets_are_remembered_as_they_were():
+    """Also if their tensor is written to afterwards."""
+    model, _ = twins(mlp)
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    monitor, target = unstale.Monitor(model, optimizer), torch.zeros(4)
+    value, _ = monitor.observe(lambda: (model(X).squeeze(-1), target))
+    value.sum().backward()
+    optimizer.step()
+    target += 0.5
+    assert monitor.read()["drift"] == pytest.approx(0.5)
+
+
 def test_close():
     """A closed monitor no longer sees steps."""
     model, monitor, literal = train(mlp, OPTIMIZERS["adam"], 4)

@@ -10,7 +10,7 @@ from .monitor import Monitor
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
 from .per_sample.linearize import SlowGradientsWarning
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AmbiguousScalingWarning",

@@ -116,7 +116,7 @@ class Monitor:
                 data as default arguments: it is called again later.
             target: TD target of the same shape, not detached.
             loss: as in ``optimizer.backward`` of the corrected optimizers. A constant factor does not matter; it is
-                found from ``.grad``.
+                found from ``.grad``, unless other losses add to that.
             weight: factor of the loss, as there.
 
         Returns:
@@ -140,7 +140,7 @@ class Monitor:
                 self._point = self._params.point()
             slope, curvature = (x.to(self._params.device, self._params.dtype) for x in (batch.slope, batch.curvature))
             samples = Linearization(found.gradients[0], slope, curvature)
-            self._pending.append((_Batch(call, batch.target_value), samples))
+            self._pending.append((_Batch(call, batch.target_value.clone()), samples))
         return prediction, target
 
     @torch.no_grad()
