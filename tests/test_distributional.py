@@ -341,7 +341,7 @@ def test_a_monitor_reads_the_drift_of_the_given_target():
     torch.manual_seed(0)
     net = mlp(outputs=ACTIONS * 5)
     optimizer = unstale.CorrectedSGD(net, lr=0.5, correction="window")
-    monitor = unstale.diagnostics.Monitor(optimizer)
+    monitor = unstale.diagnostics.DriftMonitor(optimizer)
     batch = next(case.stream())
     before = batch(net, net)[1].detach()
     optimizer.backward(lambda: batch(net, net), loss=case.loss)
@@ -349,3 +349,20 @@ def test_a_monitor_reads_the_drift_of_the_given_target():
     reading = monitor.read()
     torch.testing.assert_close(torch.tensor(reading.drift), (batch(net, net)[1] - before).square().mean().detach())
     assert reading.agreement > reading.stale_agreement
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_monitor_beside_adam_takes_losses_of_whole_rows(name):
+    case = CASES[name]
+    torch.manual_seed(0)
+    net = mlp(outputs=ACTIONS * 5)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    monitor = unstale.Monitor(net, optimizer)
+    for _, batch in zip(range(5), case.stream(), strict=False):
+        prediction, target = monitor.observe(lambda batch=batch: batch(net, net), loss=case.loss)
+        case.loss.value(prediction, target.detach()).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    reading = monitor.read()
+    assert 0 < reading["staleness"] < 1 and reading["gradient_match"] == pytest.approx(1)
+    assert reading["drift"] > 0 and math.isnan(reading["relative_drift"])

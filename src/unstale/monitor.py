@@ -22,12 +22,12 @@ from torch.optim import Optimizer
 
 from . import _step_cost, losses
 from ._advice import MEANINGS, advise, table
-from ._batch import BackwardCall, BatchFunction, read_batch
+from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, read_batch
 from ._optimizer import UNRELATED_PREDICTION
 from ._param_group import common_factor
 from ._torch_momentum import TorchMomentum
 from .corrections import Window, paper_horizon, slots
-from .losses import Loss
+from .losses import Loss, RowLoss
 from .momentum import correct
 from .per_sample.gradients import Linearization, merged
 from .per_sample.linearize import linearize, trace_batch, warn_irregular
@@ -212,7 +212,7 @@ class Monitor:
                 total += gradient
                 squares += float(gradient.square().sum())
                 drift += batch.weight * _mean_square(now.target_value - batch.target)
-                error += batch.weight * _mean_square(now.prediction.detach() - now.target_value)
+                error += batch.weight * _squared_error(batch.call, now)
                 weight += batch.weight
         fresh, count = mu - change, len(batches)
         signal = (float(total.square().sum()) - squares) / (count * (count - 1)) if count > 1 else math.nan
@@ -250,6 +250,13 @@ class Monitor:
 
 def _cosine(a: Tensor, b: Tensor) -> float:
     return float(a @ b / (a.norm() * b.norm()))
+
+
+def _squared_error(call: BackwardCall, batch: EvaluatedBatch) -> float:
+    """The mean squared TD error; NaN for a loss of whole rows, whose predictions are not in units of the target."""
+    if isinstance(call.loss, RowLoss):
+        return math.nan
+    return _mean_square(batch.prediction.detach() - batch.target_value)
 
 
 def _mean_square(x: Tensor) -> float:
