@@ -94,7 +94,7 @@ def main(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     env = gym.make(env_id)
-    observations, actions = env.observation_space.shape[0], int(env.action_space.n)  # type: ignore[attr-defined, index]
+    observations, actions = env.observation_space.shape[0], int(env.action_space.n)
 
     network = make_network(observations, actions, width)
     target_network = copy.deepcopy(network)

@@ -27,8 +27,8 @@ def make_network(inputs: int, width: int, outputs: int, last_gain: float) -> nn.
     """A network with two hidden layers and orthogonal weights."""
     layers = [nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs)]
     for layer in layers[::2]:
-        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else 2**0.5)  # type: ignore[arg-type]
-        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else 2**0.5)
+        nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers).float()
 
 
@@ -90,7 +90,7 @@ def main(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     env = gym.make_vec(env_id, envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
-    observations, actions = env.single_observation_space.shape[0], int(env.single_action_space.n)  # type: ignore
+    observations, actions = env.single_observation_space.shape[0], int(env.single_action_space.n)
     actor = make_network(observations, width, actions, last_gain=0.01)
     critic = make_network(observations, width, 1, last_gain=1.0)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=lr, eps=1e-5)

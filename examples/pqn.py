@@ -86,7 +86,7 @@ def main(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     env = gym.make_vec(env_id, envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
-    observations, actions = env.single_observation_space.shape[0], int(env.single_action_space.n)  # type: ignore
+    observations, actions = env.single_observation_space.shape[0], int(env.single_action_space.n)
     network = make_network(observations, actions, width)
     optimizer = unstale.CorrectedAdam(network, lr=lr, correction=correction)  # unstale: not torch.optim.Adam
 

@@ -113,8 +113,8 @@ def main(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     env = gym.make(env_id)
-    observations, actions = env.observation_space.shape[0], env.action_space.shape[0]  # type: ignore[index]
-    low, high = torch.as_tensor(env.action_space.low), torch.as_tensor(env.action_space.high)  # type: ignore[attr-defined]
+    observations, actions = env.observation_space.shape[0], env.action_space.shape[0]
+    low, high = torch.as_tensor(env.action_space.low), torch.as_tensor(env.action_space.high)
 
     actor, critics = Actor(observations, actions, width), TwinCritics(observations, actions, width)
     target_critics = copy.deepcopy(critics)

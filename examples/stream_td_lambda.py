@@ -103,7 +103,7 @@ def main(
     """
     torch.manual_seed(seed)
     env = gym.make(env_id)
-    observations, actions = env.observation_space.shape[0], int(env.action_space.n)  # type: ignore[attr-defined, index]
+    observations, actions = env.observation_space.shape[0], int(env.action_space.n)
     normalize = Normalizer(observations)
     actor, critic = make_network(observations, width, actions), make_network(observations, width, 1)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=actor_lr)

@@ -301,6 +301,7 @@ def test_readme_loop_begins_like_adam():
         "docs/api.md",
         "docs/recipes.md",
         "docs/how-it-works.md",
+        "docs/integrations.md",
     ],
 )
 def test_links_lead_somewhere(page):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ sb3 = pytest.importorskip("stable_baselines3")
 ours = importlib.import_module("unstale.sb3")
 torch_layers = importlib.import_module("stable_baselines3.common.torch_layers")
 
+PAGE = Path(__file__).parent.parent / "docs" / "integrations.md"
 NONE = dict(correction="none")
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 OFF_POLICY = dict(learning_starts=20, batch_size=16, buffer_size=1000)
@@ -167,7 +171,9 @@ def test_targets_come_from_the_target_network_alone(case):
     """The target network is followed by an optimizer that can, and other optimizers warn."""
     model = make_ours(case)
     if hasattr(optimizer_of(model), "follow"):
-        model.learn(40)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", unstale.ConstantTargetWarning)
+            model.learn(40)
     else:
         with pytest.warns(unstale.UnfollowedTargetWarning):
             model.learn(40)
@@ -221,6 +227,16 @@ def test_training_continues_after_loading(tmp_path, case, correction):
     continued = train_once(loaded, data)
     torch.testing.assert_close(continued, train_once(model, data), rtol=0, atol=1e-6)
     assert (continued - before).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("code", re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.M | re.S))
+def test_code_of_the_page_runs(code, monkeypatch):
+    monkeypatch.chdir(PAGE.parent.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "ppo", raising=False)
+    names: dict = {}
+    exec(code, names)
+    assert "episodes" in names or numbers(names["model"]).isfinite().all()
 
 
 # ------------------------------------------------------------------------------------------------------------ errors
