@@ -176,7 +176,7 @@ def main(cases: list[str], seeds: int, share: float, out: Path) -> None:
                 start = time.perf_counter()
                 curve = run(name, correction, seed, steps, **settings)
                 seconds = time.perf_counter() - start
-                result[correction].append({"curve": curve, "seconds": round(seconds, 2)})
+                result[correction].append({"curve": curve, "seconds": seconds})
                 print(
                     f"{case} seed {seed} {correction}: {mean_return(curve, 0, steps):.1f} in {seconds:.0f} s",
                     flush=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +27,10 @@ TINY = {
 pytestmark = pytest.mark.filterwarnings("ignore::unstale.UnfollowedTargetWarning")
 
 
-def load(name):
+def load(name, folder=EXAMPLES):
     """An example as a module, from its file."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
     spec.loader.exec_module(module)
     return module
 
@@ -128,3 +126,31 @@ def test_streamed_returns_are_those_of_the_whole_episode():
 def test_examples_mark_their_changed_lines(name):
     text = (EXAMPLES / f"{name}.py").read_text("utf-8")
     assert text.count("# unstale:") >= 4 and "unstale_lab" not in text
+
+
+# ------------------------------------------------------------------------------------------------- learning curves
+
+
+def test_learning_curves_are_written(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    curves = load("examples", EXAMPLES.parent / "benchmarks")
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    scores = {"none": [10.0, 20.0, 30.0], "auto": [10.0, 25.0, 50.0]}
+
+    def run(name, correction, seed, steps):
+        return [(steps * (i + 1) // 3, score + seed) for i, score in enumerate(scores[correction])]
+
+    monkeypatch.setattr(curves, "CASES", {"made up": (run, "", 300, {})})
+    curves.main(["made up"], seeds=2, share=1.0, out=tmp_path / "curves.json")
+    (row,) = [line for line in (tmp_path / "curves.md").read_text("utf-8").splitlines() if "made up" in line]
+    cells = [cell.strip() for cell in row.split("|")]
+    # Last fifth: 30.5 and 50.5; all of it: 20.5 and 28.83. Both seeds have the same difference.
+    assert cells[2:10] == ["300", "2", "30", "50", "+20 (+20 to +20)", "20", "29", "+8 (+8 to +8)"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_mean_returns_are_of_episodes_that_end_in_a_range():
+    curves = load("examples", EXAMPLES.parent / "benchmarks")
+    episodes = [(10, 1.0), (20, 2.0), (30, 6.0)]
+    assert curves.mean_return(episodes, 10, 30) == 4.0
+    assert math.isnan(curves.mean_return(episodes, 30, 40))
