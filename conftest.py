@@ -1,3 +1,4 @@
+import importlib.util
 import math
 import os
 import warnings
@@ -14,6 +15,9 @@ from unstale.per_sample import linearize
 os.environ["COLUMNS"] = "80"
 for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
+
+# Doctests import every module; these need an extra.
+collect_ignore = [] if importlib.util.find_spec("stable_baselines3") else ["src/unstale/sb3"]
 
 # No deadline: a test's first example imports and compiles. Derandomised: a red run can be run again.
 settings.register_profile(

@@ -471,7 +471,7 @@ def test_a_monitor_follows_too():
     """On linear values corrected gradients are those at the current parameters, with the target network as it is."""
     (model, target), _ = pairs(linear)
     optimizer = unstale.CorrectedSGD(model, lr=0.3, correction="window")
-    monitor = unstale.diagnostics.Monitor(optimizer, horizon=10)
+    monitor = unstale.diagnostics.DriftMonitor(optimizer, horizon=10)
     optimizer.follow(target)
     stream = TargetStream()
     for step in range(8):
