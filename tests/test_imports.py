@@ -73,7 +73,9 @@ def test_imports_go_one_way(path):
             known = known or name in EXTRAS.get(own, ())
             assert known, f"{path.name} imports {name}"
         elif own == "corrections" and (SOURCE / own / f"{name}.py").exists():
-            assert path.stem in ("__init__", "select") or name in ("base", "slots"), f"{path.name} imports {name}"
+            assert path.stem in ("__init__", "select", "memory") or name in ("base", "slots"), (
+                f"{path.name} imports {name}"
+            )
         elif own == "per_sample" and name in PER_SAMPLE_LAYERS:
             order = PER_SAMPLE_LAYERS.index
             assert order(name) < order(path.stem), f"{path.name} imports {name}"

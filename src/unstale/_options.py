@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     recursion: str
     second_order: bool
     seed: int
+    memory_limit: float | None
     on_nonfinite: str
 
 
@@ -46,6 +47,7 @@ DEFAULTS: dict[str, Any] = dict(
     recursion="displacement",
     second_order=False,
     seed=0,
+    memory_limit=None,
     on_nonfinite="raise",
 )
 
@@ -72,6 +74,8 @@ DOC = """
         second_order: keep second derivatives in the Taylor term (small models; not with ``"window"`` or
             ``"reservoir"``).
         seed: of the choice of samples and batches, of a reservoir or of ``"auto"``.
+        memory_limit: the most bytes that a correction may keep between steps, as estimated at the first batch; more
+            raises :class:`MemoryError`. Default: half of the free memory of the device.
         on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of predictions or targets, or an entry of
             ``.grad`` is not finite; or ``"skip"`` the step and count it.
 """
@@ -102,6 +106,9 @@ def check(group: dict[str, Any]) -> None:
         raise ValueError(f"budget must be a number above 1, the cost of an uncorrected step, got {group['budget']!r}.")
     if not isinstance(group["seed"], int) or isinstance(group["seed"], bool) or group["seed"] < 0:
         raise ValueError(f"seed must be a whole number of at least 0, got {group['seed']!r}.")
+    limit = group.get("memory_limit")
+    if limit is not None and (not _is_number(limit) or not limit > 0):
+        raise ValueError(f"memory_limit must be a positive number of bytes, or None, got {limit!r}.")
     if group["slots"] is not None and group["correction"] not in ("reservoir", "auto"):
         raise ValueError(f"slots are for correction='reservoir' (or 'auto'), got {group['correction']!r}.")
     if not isinstance(group["refresh"], Iterable) or not all(_is_count(age) for age in group["refresh"]):
@@ -122,6 +129,7 @@ _USERS: dict[str, tuple[str, ...]] = {
     "horizon": ("window", "oracle", "auto"),
     "budget": ("reservoir", "auto"),
     "seed": ("reservoir", "auto"),
+    "memory_limit": tuple(name for name in corrections.CLASSES if name not in ("oracle", "diagonal")),
     "trust": tuple(name for name in corrections.CLASSES if name != "oracle"),
     "recursion": tuple(name for name in corrections.CLASSES if name != "oracle"),
 }

@@ -185,6 +185,8 @@ class ParamGroup:
             itemsize=self.params.dtype.itemsize,
         )
         plan = corrections.make_plan(self.settings, self.given_beta, sizes)
+        needed = corrections.bytes_needed(plan, self.settings, sizes, self.params.lengths)
+        corrections.check_memory(needed, self.settings.get("memory_limit"), self.params.device, plan)
         advice = corrections.too_few_slots(plan, samples)
         is_asked_for = self.settings["slots"] is not None or self.given_beta is not None
         if advice and is_asked_for:

@@ -3,6 +3,7 @@
 from .base import Correction, Memory, Replay, Selection
 from .blocks import Blocks, dense
 from .diagonal import Diagonal
+from .memory import bytes_needed, check_memory
 from .oracle import Oracle
 from .reservoir import Reservoir, ReservoirPlan, plan_reservoir
 from .select import (
@@ -42,6 +43,8 @@ __all__ = [
     "Sizes",
     "Window",
     "build",
+    "bytes_needed",
+    "check_memory",
     "default_horizon",
     "dense",
     "describe",

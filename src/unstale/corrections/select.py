@@ -233,10 +233,7 @@ def _build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followe
     if name == "dense":
         return dense(sum(lengths), plan["every"], settings["seed"], plan["batch"], followed)
     if name == "blocks":
-        width = settings["block_size"]
-        if width is not None:
-            whole, rest = divmod(sum(lengths), int(width))
-            lengths = [int(width)] * whole + [rest] * (rest > 0)
+        lengths = block_lengths(settings, lengths)
         return Blocks(lengths, followed=lengths if followed else ())  # a copy is cut like the parameters
     if name == "window":
         return Window(plan["horizon"], settings["refresh"])
@@ -244,6 +241,15 @@ def _build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followe
         assert plan["reservoir"] is not None
         return Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])
     return Oracle(plan["horizon"])
+
+
+def block_lengths(settings: dict[str, Any], lengths: Sequence[int]) -> Sequence[int]:
+    """The sizes of the blocks of ``correction="blocks"``, for parameters of the given lengths."""
+    if settings["block_size"] is None:
+        return lengths
+    width = int(settings["block_size"])
+    whole, rest = divmod(sum(lengths), width)
+    return [width] * whole + [rest] * (rest > 0)
 
 
 def slot_numbers(parameters: Sequence[Tensor]) -> int:
