@@ -24,7 +24,9 @@ class Corrected:
         kwargs: those of the algorithm of Stable-Baselines3.
     """
 
+    # Built by the algorithm; Stable-Baselines3 types some of these as None or as settings, too.
     policy: Any
+    replay_buffer: Any
 
     def __init__(self, *args: Any, correction_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.correction_kwargs = dict(correction_kwargs or {})

@@ -46,6 +46,8 @@ class _CorrectedCritics(Corrected):
 
     critic: Any
     critic_target: Any
+    log_ent_coef: Any
+    target_entropy: Any
 
     def _optimizer_owner(self) -> Any:
         return self.critic

@@ -25,6 +25,10 @@ class _CorrectedValue(Corrected):
     action_space: Any
     logger: Any
     rollout_buffer: Any
+    clip_range: Any
+    clip_range_vf: Any
+    _last_obs: Any
+    _last_episode_starts: Any
     normalize_advantage: bool
     vf_coef: float
     max_grad_norm: float
