@@ -30,8 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Print :func:`describe`, or run a command; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="unstale",
-        description="Without a command, say which versions of unstale, torch and Python are installed, on which device, "
-        "for bug reports. The paper's experiments are run by unstale-lab, from a clone of the repository.",
+        description="Without a command, say which versions of unstale, torch and Python are installed, and on which "
+        "device, for bug reports. The paper's experiments are run by unstale-lab, from a clone of the repository.",
     )
     parser.add_argument("--version", action="version", version=unstale.__version__)
     add_parser(parser.add_subparsers(dest="command", metavar="command"))

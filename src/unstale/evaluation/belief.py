@@ -14,6 +14,7 @@ from .transitions import Transitions
 
 Level = Literal["high", "medium", "low"]
 MAX_MOVE = 0.02  # of the estimate between the third and the last fourth of training, relative to the size of values
+MAX_BIAS = 0.02  # of the networks alone, relative to the size of values
 FEW_EPISODES, VERY_FEW_EPISODES = 30, 10
 LARGE_SHARE = 0.3  # of one episode in the variance
 LARGE_TAIL = 0.2  # weight of the values where episodes were cut off
@@ -59,7 +60,7 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
         medium.append(f"one episode makes up {found.largest_share:.0%} of the variance: rare events decide the value")
     elif found.estimate.high - found.estimate.low < 1e-3 * abs(found.estimate.value) and not off_policy:
         medium.append(
-            f"all {data.episodes} episodes are alike: events rarer than {3 / data.episodes:.1%} of episodes may be missed"
+            f"all {data.episodes} episodes are alike: events rarer than {3 / data.episodes:.1%} may be missed"
         )
     tail = float(data.tail_weights(gamma).mean())
     if tail > LARGE_TAIL and not off_policy:
@@ -83,9 +84,13 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
             f"the networks have not converged (their estimate moved by {moved:.1%}); the interval corrects for it, the "
             "saved values do not: raise --steps"
         )
+    if not off_policy and abs(bias) > MAX_BIAS * size and float(np.mean(found.networks)) not in found.monte_carlo:
+        reasons.append(
+            f"the networks alone are off by {bias:.3g}; the interval corrects for it, the saved values do not"
+        )
     if not off_policy and explained < POOR_FIT:
         reasons.append(
-            f"the values explain {max(0.0, explained):.0%} of the variance of returns: they are rough, or returns are noisy"
+            f"the values explain {max(0.0, explained):.0%} of the variance of returns: they are rough, or returns noisy"
         )
     return Verdict(converged, moved, level, reasons, explained, bias)
 

@@ -24,7 +24,11 @@ MAX_BYTES = 1 << 30  # unpacked
 OPERATOR = re.compile(
     r"torch\.ops\.(aten|prims)\.\w+\.\w+|_operator\.(getitem|add|sub|mul|floordiv|mod|eq|ge|le|gt|lt)"
 )
-SIZE = re.compile(r"(\b[su]\d+\b|\b\d+\b|\b(Max|Min|Mod|FloorDiv|Eq|Ne)\b|[-+*/(),<>=\s])*")
+# Of a dynamic size, as sympy's srepr() writes it: Symbol('s0', positive=True, integer=True).
+SIZE = re.compile(
+    r"('?\b[su]\d+\b'?|\b\d+\b|\b(Symbol|Integer|Add|Mul|Pow|Max|Min|Mod|FloorDiv|Eq|Ne|positive|nonnegative|integer|True"
+    r"|False)\b|[-+*/(),<>=\s])*"
+)
 _forbidden = False
 _hooked = False
 

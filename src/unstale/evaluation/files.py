@@ -67,7 +67,7 @@ def read(source: str | Path | Mapping[str, Any], space: ActionSpace | None = Non
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         return {name: archive[name] for name in (*REQUIRED, *OPTIONAL) if name in archive}
 
 

@@ -8,10 +8,10 @@ it, the estimate is the mean of::
 
     y_i = G_i - b (V(s_i) - mean V over many start states)
 
-The bracket has mean zero, so ``E y_i`` is the value of the policy for every ``V`` and ``b``: ``V`` is a control variate.
-It narrows the interval as far as start states explain returns. ``b`` in [0, 1] is fitted on other episodes.
+The bracket has mean zero, so ``E y_i`` is the value of the policy for every ``V`` and ``b``: ``V`` is a control
+variate. It narrows the interval as far as start states explain returns. ``b`` in [0, 1] is fitted on other episodes.
 
-**Off-policy.** Returns of the target policy are not known. The estimate is the mean over episodes of the doubly robust::
+**Off-policy.** Returns of the target policy are not known. The estimate is doubly robust, the mean over episodes of::
 
     ψ_i = Q(s_i, π) + Σ_t w_t (r_t + γ Q(s_{t+1}, π) - Q(s_t, a_t)) / mean length
 

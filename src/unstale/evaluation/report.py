@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from .interval import Interval
 from .spaces import Array
 from .svg import Chart, span
+from .training import MONITORED_BATCHES, MONITORED_EVERY
 
 if TYPE_CHECKING:
     from .result import Evaluation
@@ -36,12 +37,14 @@ p { margin: 4px 0; } .muted, figcaption { color: var(--muted); font-size: 0.9rem
 ul { margin: 6px 0 0; padding-left: 20px; }
 table { border-collapse: collapse; margin: 16px 0; width: 100%; }
 th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 500; color: var(--muted); width: 42%; } td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+th { font-weight: 500; color: var(--muted); width: 42%; }
+td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .charts { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 figure { margin: 0; padding: 14px; background: var(--card); border-radius: 8px; }
 svg { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--muted); } svg .label { fill: var(--ink); } .grid { stroke: var(--line); }
-.key { display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 4px 0 10px; }
+.key { white-space: nowrap; }
+.key i { display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 0; }
 """
 
 
@@ -55,8 +58,8 @@ def page(found: Evaluation) -> str:
 <title>{escape(found.policy)} in {escape(found.source)}</title><style>{STYLE}</style></head><body>
 <h1>How good is {escape(found.policy)} in {escape(found.source)}?</h1>
 <p class="value">{_number(estimate.value)} <small>{_range(estimate)}</small></p>
-<p class="muted">Discounted value of the start states, γ = {found.gamma:g}, with a {found.level:.0%} confidence interval.
-Time limits bootstrap, terminations do not.</p>
+<p class="muted">Discounted value of the start states, γ = {found.gamma:g}, with a {found.level:.0%}
+confidence interval. Time limits bootstrap, terminations do not.</p>
 <p>Believe it: <span class="belief {verdict.belief}">{verdict.belief}</span></p>
 {f"<ul>{reasons}</ul>" if reasons else ""}
 {_table(found)}
@@ -70,8 +73,11 @@ def _table(found: Evaluation) -> str:
     networks = estimates.networks
     rows = [
         ("Monte Carlo", _interval(found.monte_carlo) if _is_known(found.monte_carlo) else "not known: not run"),
-        ("networks alone", f"{np.mean(networks):.4g}, from {min(networks):.4g} to {max(networks):.4g}"),
-        ("networks minus Monte Carlo", _number(verdict.bias)),
+        ("networks alone", f"{_number(np.mean(networks))}, from {_number(min(networks))} to {_number(max(networks))}"),
+        (
+            "networks minus Monte Carlo",
+            _number(0.0 if abs(verdict.bias) < 1e-6 * abs(estimates.estimate.value) else verdict.bias),
+        ),
         ("converged", f"{'yes' if verdict.converged else 'no'}; moved by {verdict.moved:.1%} in the last half"),
         ("variance of held-out returns explained", _percent(verdict.explained)),
         ("variance relative to Monte Carlo", _percent(estimates.variance_ratio)),
@@ -102,22 +108,23 @@ def _learning(found: Evaluation) -> str:
         chart.line([(s, _clip(v, bounds)) for s, v in zip(steps, network, strict=True)], BLUE, 1.2, 0.45)
     chart.line([(s, _clip(v, bounds)) for s, v in zip(steps, estimates.mean(1), strict=True)], BLUE, 2.4)
     name = "Monte Carlo" if _is_known(found.monte_carlo) else "the estimate"
-    caption = f"{_key(BLUE)}networks and their mean {_key(GREEN)}interval of {name}"
+    caption = f"{_key(BLUE, 'networks and their mean')} {_key(GREEN, f'interval of {name}')}"
     return _figure("Learning curves", chart, caption)
 
 
 def _drift(found: Evaluation) -> str:
     history = found.history
-    if not history.drift_steps:
-        return ""
     shown = [value for value in (*history.agreement, *history.stale_agreement) if math.isfinite(value)]
+    if not shown:
+        return ""
     bounds = (min([0.0, *shown]), 1.02)
     chart = Chart("training steps", "agreement (cosine)", "Agreement of past gradients", (0, history.steps[-1]), bounds)
     chart.line(list(zip(history.drift_steps, history.stale_agreement, strict=True)), ORANGE, dashed=True)
     chart.line(list(zip(history.drift_steps, history.agreement, strict=True)), BLUE)
     caption = (
-        f"Do gradients of up to 100 steps ago still point where they should? {_key(BLUE)}corrected {_key(ORANGE)}as they "
-        f"were. Targets drift by {history.drift[0]:.3g} (RMS) at the start of training and {history.drift[-1]:.3g} at the end."
+        f"Do gradients of up to {MONITORED_BATCHES * MONITORED_EVERY} steps ago still point where they should? "
+        f"{_key(BLUE, 'corrected')} {_key(ORANGE, 'as they were')}. Targets drift by {history.drift[0]:.3g} (RMS) "
+        f"at the start of training and by {history.drift[-1]:.3g} at the end."
     )
     return _figure("Drift and agreement", chart, caption)
 
@@ -134,7 +141,8 @@ def _calibration(found: Evaluation) -> str:
     means = [(float(p.mean()), float(r.mean())) for p, r in _bins(predicted, realised)]
     chart.line(means, BLUE)
     chart.dots(means, BLUE, 3.5, 1.0)
-    caption = f"Returns of states in episodes that the network has not seen. {_key(BLUE)}mean of each tenth {_key(GREEN)}ideal"
+    keys = f"{_key(BLUE, 'mean of each tenth')} {_key(GREEN, 'ideal')}"
+    caption = f"Returns of states in episodes that the network has not seen. {keys}"
     return _figure("Predicted and realised returns", chart, caption)
 
 
@@ -160,9 +168,8 @@ def _map(found: Evaluation) -> str:
             chart.cell((x_edges[i], x_edges[i + 1]), (y_edges[j], y_edges[j + 1]), _colour(share))
     rows = np.linspace(0, len(states) - 1, min(MAX_DOTS, len(states))).astype(int)
     chart.dots([(float(x), float(y)) for x, y in states[rows]], "#fff", 1.2, 0.55)
-    caption = (
-        f"V from {low:.4g} (dark) to {high:.4g} (bright), and visited states (dots). Do not trust it away from them."
-    )
+    bounds = f"{_number(low)} (dark) to {_number(high)} (bright)"
+    caption = f"V from {bounds}, and visited states (dots). Do not trust it away from them."
     return _figure("Values of states", chart, caption)
 
 
@@ -179,8 +186,8 @@ def _figure(title: str, chart: Chart, caption: str) -> str:
     return f"<figure><h2>{title}</h2>{chart.svg()}<figcaption>{caption}</figcaption></figure>"
 
 
-def _key(colour: str) -> str:
-    return f'<span class="key" style="background:{colour}"></span>'
+def _key(colour: str, text: str) -> str:
+    return f'<span class="key"><i style="background:{colour}"></i>{text}</span>'
 
 
 def _clip(value: float, bounds: tuple[float, float]) -> float:
@@ -199,7 +206,7 @@ def _range(interval: Interval) -> str:
     return f"{_number(interval.low)} to {_number(interval.high)}"
 
 
-def _number(value: float) -> str:
+def _number(value: float | np.floating[Any]) -> str:
     return "" if math.isnan(value) else f"{value:.4g}".replace("-", "−")
 
 

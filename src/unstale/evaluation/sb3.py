@@ -39,7 +39,7 @@ def load(path: Path, stochastic: bool, trust_pickle: bool, seed: int) -> Policy:
         return Sb3Policy(found, path.name, stochastic, seed, saved)
     if not trust_pickle:
         raise EvaluationError(
-            f"{path} is not a plain MlpPolicy of PPO, A2C, DQN, SAC, TD3 or DDPG, so reading it needs its pickles: {WHY}."
+            f"{path} is not a plain MlpPolicy of PPO, A2C, DQN, SAC, TD3 or DDPG, so reading it needs pickles: {WHY}."
         )
     return _unpickle(path, stochastic, seed)
 
@@ -135,7 +135,7 @@ def _build(saved: Mapping[str, Any], weights: Mapping[str, Tensor]) -> SavedNetw
 
 
 def _plain_features(saved: Mapping[str, Any], weights: Mapping[str, Tensor]) -> bool:
-    """Whether observations are flattened and nothing else: no features extractor with weights, and no option for one."""
+    """Whether observations are flattened and nothing else: no features extractor with weights or options."""
     options = saved.get("policy_kwargs") or {}
     known = {":type:", ":serialized:", "activation_fn", "net_arch", "ortho_init", "n_critics", "use_sde"}
     known |= {"optimizer_class", "optimizer_kwargs", "log_std_init", "share_features_extractor"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 42
+LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 42
 Points = Sequence[tuple[float, float]]
 
 
@@ -32,11 +32,10 @@ class Chart:
         self.x_range, self.y_range = _widened(self.x_range), _widened(self.y_range)
 
     def line(self, points: Points, colour: str, width: float = 1.8, opacity: float = 1.0, dashed: bool = False) -> None:
+        look = f'fill="none" stroke="{colour}" stroke-width="{width}" opacity="{opacity}"'
         path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points if math.isfinite(y))
         dash = ' stroke-dasharray="5 4"' if dashed else ""
-        self.marks.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" opacity="{opacity}"{dash}/>'
-        )
+        self.marks.append(f'<polyline points="{path}" {look}{dash}/>')
 
     def dots(self, points: Points, colour: str, radius: float = 2.0, opacity: float = 0.5) -> None:
         circles = "".join(f'<circle cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="{radius}"/>' for x, y in points)
@@ -77,9 +76,8 @@ class Chart:
         parts.append(
             f'<text class="label" x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{self.x}</text>'
         )
-        parts.append(
-            f'<text class="label" transform="translate(13 {middle}) rotate(-90)" text-anchor="middle">{self.y}</text></svg>'
-        )
+        place = f'transform="translate(13 {middle}) rotate(-90)" text-anchor="middle"'
+        parts.append(f'<text class="label" {place}>{self.y}</text></svg>')
         return "".join(parts)
 
     def _x(self, value: float) -> float:

@@ -147,5 +147,6 @@ def _record_drift(history: History, step: int, monitor: Monitor, networks: Seque
     reading = monitor.read()
     history.drift_steps.append(step)
     history.drift.append(math.sqrt(reading.drift) * float(np.mean([float(network.scale) for network in networks])))
-    history.agreement.append(reading.agreement)
-    history.stale_agreement.append(reading.stale_agreement)
+    measured = reading.agreement != 0 or reading.stale_agreement != 0  # a cosine with a gradient of zero is not
+    history.agreement.append(reading.agreement if measured else math.nan)
+    history.stale_agreement.append(reading.stale_agreement if measured else math.nan)

@@ -13,6 +13,10 @@ from .spaces import Array, Discrete
 from .transitions import Transitions
 
 
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, dtype=torch.float32)
+
+
 class ValueNetwork(nn.Module):
     """``V(s)``, or ``Q(s, a)`` for all discrete actions (one output each) or one continuous action (a further input).
 
@@ -27,11 +31,8 @@ class ValueNetwork(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, width: int) -> None:
         super().__init__()
-        options = dict(dtype=torch.float32)
-        self.hidden = nn.Sequential(
-            nn.Linear(inputs, width, **options), nn.Tanh(), nn.Linear(width, width, **options), nn.Tanh()
-        )
-        self.head = nn.Linear(width, outputs, **options)
+        self.hidden = nn.Sequential(_linear(inputs, width), nn.Tanh(), _linear(width, width), nn.Tanh())
+        self.head = _linear(width, outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         for name, value in dict(mean=torch.zeros(inputs), std=torch.ones(inputs)).items():
