@@ -160,7 +160,7 @@ def test_pickles_in_exported_files_are_not_read(tmp_path):
         for name in source.namelist():
             harmful = name.endswith("sample_inputs/model.pt")
             target.writestr(name, pickle.dumps(Harmful(proof)) if harmful else source.read(name))
-    with pytest.raises(EvaluationError, match="trust-pickle|not a file"):
+    with pytest.raises(EvaluationError, match=r"trust-pickle|not a file"):
         load_policy(str(copy))
     assert not proof.exists()
 

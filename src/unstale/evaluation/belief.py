@@ -20,6 +20,7 @@ LARGE_SHARE = 0.3  # of one episode in the variance
 LARGE_TAIL = 0.2  # weight of the values where episodes were cut off
 FEW_EFFECTIVE, VERY_FEW_EFFECTIVE = 0.1, 0.01  # effective samples relative to samples
 SMALL_OVERLAP = 0.2
+LARGE_BIAS = 0.1  # that TD errors allow off-policy, relative to the size of values
 POOR_FIT = 0.3  # share of the variance of returns that the values explain
 
 
@@ -71,6 +72,11 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
             low.append(f"the data is worth {share:.1%} of its transitions: it hardly covers what the policy does")
         elif share < FEW_EFFECTIVE:
             medium.append(f"the data is worth {share:.0%} of its transitions: it covers little of what the policy does")
+        if found.bellman_bias > LARGE_BIAS * size:
+            low.append(
+                f"TD errors of held-out episodes allow a bias of {found.bellman_bias:.3g}: raise --steps or --width, or "
+                "log more data"
+            )
         if found.overlap < SMALL_OVERLAP:
             medium.append(f"the policy takes the logged action with a probability of {found.overlap:.0%} only")
         if not converged:

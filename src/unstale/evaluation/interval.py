@@ -16,7 +16,8 @@ variate. It narrows the interval as far as start states explain returns. ``b`` i
     ψ_i = Q(s_i, π) + Σ_t w_t (r_t + γ Q(s_{t+1}, π) - Q(s_t, a_t)) / mean length
 
 with ``w`` an estimate of the ratio of discounted state-action visits, linear in the last hidden layer. It is right if
-``Q`` or ``w`` is; if both are wrong, so is the interval. It is widened by the disagreement of the networks.
+``Q`` or ``w`` is. Both are approximate, so the interval is widened by the variance between the networks, and by a bound
+on the bias: the mean held-out TD error of every tenth of the values, all taken with the worst sign (`bellman_bias`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .values import Samples, Start, ValueNetwork
 
 TAIL_ERROR = 0.1  # relative error that the interval allows for values where episodes were cut off
 RIDGE = 1e-3  # of the weights of off-policy samples, relative to the mean of the diagonal
+REGIONS = 10  # of values, whose mean TD errors bound the bias off-policy
 MAX_CALIBRATION_TAIL = 0.05  # share of a realised return that may be bootstrapped
 
 
@@ -68,6 +70,7 @@ class Estimates:
         predicted, realised: values and returns of states in episodes that the network has not seen.
         effective_samples: transitions of the target policy that the data is worth; unknown on-policy.
         overlap: mean probability of logged actions under a target policy with discrete actions.
+        bellman_bias: bound on the bias that held-out TD errors allow; unknown on-policy, where there is none.
         largest_share: the share of one episode in the variance of the estimate.
     """
 
@@ -79,6 +82,7 @@ class Estimates:
     realised: Array
     effective_samples: float
     overlap: float
+    bellman_bias: float
     largest_share: float
 
 
@@ -128,7 +132,16 @@ def on_policy(
     known = gamma ** (data.ends[data.episode] - np.arange(len(data)) + 1.0) < MAX_CALIBRATION_TAIL
     known |= data.terminated[data.ends[data.episode]]
     return Estimates(
-        estimate, monte_carlo, predictions, ratio, values[known], returns[known], math.nan, math.nan, _share(corrected)
+        estimate,
+        monte_carlo,
+        predictions,
+        ratio,
+        values[known],
+        returns[known],
+        math.nan,
+        math.nan,
+        math.nan,
+        _share(corrected),
     )
 
 
@@ -148,18 +161,23 @@ def off_policy(
     """
     fold, row_fold = folds(data, len(networks)), folds(data, len(networks))[data.episode]
     influence, weights = np.empty(data.episodes), np.empty(len(data))
+    values, held_errors = np.empty(len(data)), np.empty(len(data))
     predictions = []
     for k, network in enumerate(networks):
         first = starts.values(network)
         errors = (samples.rewards + samples.discounts * samples.next_values(network) - samples.values(network)).numpy()
         weight = visit_ratios(network, samples, starts, np.flatnonzero(row_fold != k), np.flatnonzero(fold != k))
         held, rows = fold == k, row_fold == k
-        weights[rows] = weight[rows]
+        weights[rows], held_errors[rows] = weight[rows], errors[rows]
+        values[rows] = samples.values(network).numpy()[rows]
         sums = np.bincount(data.episode[rows], (weight * errors)[rows], minlength=data.episodes)[held]
         influence[held] = first[held] + sums / (rows.sum() / held.sum())
         predictions.append(float(first.mean()))
     disagreement = float(np.var(predictions, ddof=1))
-    estimate = _interval(influence, disagreement, 0.0, level)
+    bias = bellman_bias(
+        values, held_errors, float(np.clip(weights.mean(), 1.0, 1 / (1 - gamma) if gamma < 1 else None))
+    )
+    estimate = _interval(influence, disagreement, bias, level)
     positive = np.maximum(weights, 0.0)
     effective = positive.sum() ** 2 / max(float((weights**2).sum()), 1e-300)
     overlap = math.nan
@@ -171,8 +189,18 @@ def off_policy(
         )
     empty = np.empty(0)
     return Estimates(
-        estimate, UNKNOWN, predictions, math.nan, empty, empty, float(effective), overlap, _share(influence)
+        estimate, UNKNOWN, predictions, math.nan, empty, empty, float(effective), overlap, bias, _share(influence)
     )
+
+
+def bellman_bias(values: Array, errors: Array, steps: float) -> float:
+    """Bound on the error of a value that ``steps`` discounted TD errors add up to.
+
+    Transitions are divided into regions by their predicted value. How often the target policy visits each is not known
+    exactly, so the mean errors of all regions count with the same sign.
+    """
+    regions = np.array_split(np.argsort(values, kind="stable"), REGIONS)
+    return steps * float(sum(abs(errors[rows].sum()) for rows in regions)) / len(errors)
 
 
 def visit_ratios(network: ValueNetwork, samples: Samples, starts: Start, rows: Array, episodes: Array) -> Array:

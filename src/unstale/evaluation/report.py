@@ -82,6 +82,7 @@ def _table(found: Evaluation) -> str:
         ("variance of held-out returns explained", _percent(verdict.explained)),
         ("variance relative to Monte Carlo", _percent(estimates.variance_ratio)),
         ("effective transitions", _count(estimates.effective_samples)),
+        ("bias that TD errors allow", _number(estimates.bellman_bias)),
         ("probability of logged actions", _percent(estimates.overlap)),
         ("data", f"{found.episodes:,} episodes, {found.transitions:,} transitions"),
         (

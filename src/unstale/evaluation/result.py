@@ -85,6 +85,7 @@ class Evaluation:
         ]
         if not math.isnan(self.estimates.effective_samples):
             lines.append(f"effective transitions       {self.estimates.effective_samples:,.0f}")
+            lines.append(f"bias that TD errors allow   {self.estimates.bellman_bias:.3g}")
         return "\n".join(lines)
 
     def description(self) -> dict[str, Any]:
@@ -109,6 +110,7 @@ class Evaluation:
                 variance_ratio=found.variance_ratio,
                 effective_samples=found.effective_samples,
                 overlap=found.overlap,
+                bellman_bias=found.bellman_bias,
                 verdict=asdict(self.verdict),
                 history=asdict(self.history),
             )
