@@ -300,6 +300,7 @@ def test_readme_loop_begins_like_adam():
         "README.md",
         "docs/api.md",
         "docs/recipes.md",
+        "docs/evaluate.md",
         "docs/how-it-works.md",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -199,6 +200,17 @@ sys.exit(main(["evaluate", "CartPole-v1", "random"]))
     assert done.returncode == 2, done.stderr
     assert 'gymnasium, which is not installed; run: pip install "unstale[evaluate]"' in done.stdout
     assert 'pip install "unstale[evaluate]"' in done.stderr and "Traceback" not in done.stderr
+
+
+def test_documentation_runs(monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    text = (Path(__file__).parents[2] / "docs/evaluate.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["values"].shape == (1, 1)
 
 
 def test_zip_that_is_no_model(tmp_path, capsys):

@@ -135,6 +135,15 @@ def test_visit_ratios_are_a_fixed_point():
     np.testing.assert_allclose((ratios[:, None] * change).mean(0), at_start.mean(0), rtol=1e-4, atol=1e-5)
 
 
+def test_bellman_bias_is_the_worst_sign_of_regional_errors():
+    """Errors of opposite sign in two regions cancel in the mean, and not in the bound."""
+    predicted = np.linspace(0, 1, 100)
+    errors = np.where(predicted < 0.5, 1.0, -1.0)
+    assert interval.bellman_bias(predicted, errors, 7.0) == pytest.approx(7.0)
+    alternating = np.where(np.arange(100) % 2, 1.0, -1.0)
+    assert interval.bellman_bias(predicted, alternating, 7.0) == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize("options", [dict(), dict(mode="stream", episodes=150), dict(n_step=3)], ids=str)
 def test_value_of_the_random_walk(options):
     found = unstale.evaluate("test/Walk-v0", "random", **TINY | options)

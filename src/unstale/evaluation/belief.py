@@ -74,7 +74,7 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
             medium.append(f"the data is worth {share:.0%} of its transitions: it covers little of what the policy does")
         if found.bellman_bias > LARGE_BIAS * size:
             low.append(
-                f"TD errors of held-out episodes allow a bias of {found.bellman_bias:.3g}: raise --steps or --width, or "
+                f"TD errors of held-out episodes allow a bias of {found.bellman_bias:.3g}: raise --steps or --width or "
                 "log more data"
             )
         if found.overlap < SMALL_OVERLAP:
