@@ -60,12 +60,12 @@ class Slide(gymnasium.Env):
 
 def register() -> None:
     """Make the environments known to Gymnasium, once."""
-    options = dict(entry_point=Walk, max_episode_steps=200)
+    options = dict(entry_point="evaluation_problems:Walk", max_episode_steps=200)
     for name, entry in {
         "test/Walk-v0": options,
-        "test/Endless-v0": dict(entry_point=Walk, kwargs=dict(ends=False)),
+        "test/Endless-v0": dict(entry_point="evaluation_problems:Walk", kwargs=dict(ends=False)),
         "test/NaN-v0": options | dict(kwargs=dict(reward=float("nan"))),
-        "test/Slide-v0": dict(entry_point=Slide, max_episode_steps=30),
+        "test/Slide-v0": dict(entry_point="evaluation_problems:Slide", max_episode_steps=30),
     }.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, **entry)

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation_problems import log_walk, mlp_weights, register, save_sb3
+from evaluation_problems import Walk, log_walk, mlp_weights, register, save_sb3
 
 import unstale
 from unstale.__main__ import main
 from unstale.evaluation import load_values
+from unstale.evaluation.spaces import Discrete
 
 register()
 TINY = ["--gamma", "0.9", "--episodes", "10", "--steps", "30", "--batch", "8", "--networks", "2", "--width", "4"]
@@ -162,23 +163,34 @@ def test_next_observations_can_be_left_out():
     np.testing.assert_array_equal(short.rewards, whole.rewards[kept])
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of minari, that there is no env_spec
 def test_minari(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    import gymnasium
-
-    collector = minari.DataCollector(gymnasium.make("test/Walk-v0"))
-    for _ in range(12):
-        collector.reset()
-        over = False
-        while not over:
-            _, _, terminated, truncated, _ = collector.step(collector.action_space.sample())
-            over = terminated or truncated
-    collector.create_dataset("walk/test-v0")
+    columns = log_walk(0.5, 12, 0)
+    ends = np.flatnonzero(columns["terminated"])
+    buffers = []
+    for start, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
+        rows = slice(start, end + 1)
+        buffers.append(
+            minari.data_collector.EpisodeBuffer(
+                observations=np.concatenate(
+                    [columns["observations"][rows], columns["next_observations"][end : end + 1]]
+                ),
+                actions=columns["actions"][rows],
+                rewards=columns["rewards"][rows],
+                terminations=columns["terminated"][rows],
+                truncations=columns["truncated"][rows],
+            )
+        )
+    spaces = dict(observation_space=Walk().observation_space, action_space=Walk().action_space)
+    minari.create_dataset_from_buffers("walk/test-v0", buffer=buffers, **spaces)
     from unstale.evaluation.files import read
 
     data = read("minari:walk/test-v0")
-    assert data.episodes == 12 and data.terminated[data.ends].all()
+    for name in columns.keys() - {"truncated"}:
+        np.testing.assert_array_equal(getattr(data, name), columns[name])
+    assert data.episodes == 12 and data.space == Discrete(2)
 
 
 def test_bare_library_needs_torch_alone():
