@@ -43,7 +43,7 @@ td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 figure { margin: 0; padding: 14px; background: var(--card); border-radius: 8px; }
 svg { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--muted); } svg .label { fill: var(--ink); } .grid { stroke: var(--line); }
-.key { white-space: nowrap; }
+.key { white-space: nowrap; margin-right: 10px; }
 .key i { display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 0; }
 """
 
