@@ -6,6 +6,7 @@ from ._compat import observe, unobserve
 from ._options import UnusedOptionWarning
 from ._param_group import AmbiguousScalingWarning, FewSlotsWarning
 from .corrections import paper_horizon
+from .evaluation import evaluate
 from .monitor import Monitor
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
 from .per_sample.linearize import SlowGradientsWarning
@@ -27,6 +28,7 @@ __all__ = [
     "corrections",
     "diagnostics",
     "distributions",
+    "evaluate",
     "losses",
     "observe",
     "paper_horizon",

@@ -1,13 +1,15 @@
-"""The command ``unstale``: what is installed here, for bug reports."""
+"""The command ``unstale``: evaluates policies, and says what is installed, for bug reports."""
 
 from __future__ import annotations
 
 import argparse
 import platform
+import sys
 
 import torch
 
 import unstale
+from unstale.evaluation.command import add_parser
 
 
 def describe() -> str:
@@ -24,17 +26,21 @@ def describe() -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print :func:`describe`."""
+def main(arguments: list[str] | None = None) -> int:
+    """Print :func:`describe`, or run a command; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="unstale",
-        description="Say which versions of unstale, torch and Python are installed, on which device, for bug reports. "
-        "The paper's experiments are run by unstale-lab, from a clone of the repository.",
+        description="Without a command, say which versions of unstale, torch and Python are installed, and on which "
+        "device, for bug reports. The paper's experiments are run by unstale-lab, from a clone of the repository.",
     )
     parser.add_argument("--version", action="version", version=unstale.__version__)
-    parser.parse_args(arguments)
+    add_parser(parser.add_subparsers(dest="command", metavar="command"))
+    parsed = parser.parse_args(arguments)
+    if parsed.command is not None:
+        return int(parsed.function(parsed))
     print(describe())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Whether training converged, and how much to believe the estimate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from .interval import Estimates
+from .training import History
+from .transitions import Transitions
+
+Level = Literal["high", "medium", "low"]
+MAX_MOVE = 0.02  # of the estimate between the third and the last fourth of training, relative to the size of values
+MAX_BIAS = 0.02  # of the networks alone, relative to the size of values
+FEW_EPISODES, VERY_FEW_EPISODES = 30, 10
+LARGE_SHARE = 0.3  # of one episode in the variance
+LARGE_TAIL = 0.2  # weight of the values where episodes were cut off
+FEW_EFFECTIVE, VERY_FEW_EFFECTIVE = 0.1, 0.01  # effective samples relative to samples
+SMALL_OVERLAP = 0.2
+LARGE_BIAS = 0.1  # that TD errors allow off-policy, relative to the size of values
+POOR_FIT = 0.3  # share of the variance of returns that the values explain
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to say about an estimate.
+
+    Attributes:
+        converged: whether the networks' own estimate has stopped moving.
+        moved: how far it moved over the last half of training, relative to the size of values.
+        belief: how much to believe the interval.
+        reasons: why not more.
+        explained: share of the variance of held-out returns that values explain; NaN if returns are not known.
+        bias: mean prediction minus Monte Carlo; NaN if it is not known.
+    """
+
+    converged: bool
+    moved: float
+    belief: Level
+    reasons: list[str]
+    explained: float
+    bias: float
+
+
+def judge(data: Transitions, found: Estimates, history: History, gamma: float, off_policy: bool) -> Verdict:
+    """Apply the rules of this module, in order."""
+    size = _size_of_values(found)
+    moved = _moved(history, size)
+    converged = moved < MAX_MOVE
+    explained = _explained(found)
+    bias = float(np.mean(found.networks)) - found.monte_carlo.value
+    low, medium = [], []
+    if data.episodes < VERY_FEW_EPISODES:
+        low.append(f"only {data.episodes} episodes: the interval is a guess below {VERY_FEW_EPISODES}")
+    elif data.episodes < FEW_EPISODES:
+        medium.append(f"only {data.episodes} episodes: the interval is rough below {FEW_EPISODES}")
+    if found.largest_share > LARGE_SHARE:
+        medium.append(f"one episode makes up {found.largest_share:.0%} of the variance: rare events decide the value")
+    elif found.estimate.high - found.estimate.low < 1e-3 * abs(found.estimate.value) and not off_policy:
+        medium.append(
+            f"all {data.episodes} episodes are alike: events rarer than {3 / data.episodes:.1%} may be missed"
+        )
+    tail = float(data.tail_weights(gamma).mean())
+    if tail > LARGE_TAIL and not off_policy:
+        medium.append(f"{tail:.0%} of the weight lies after the end of the data, where the value is bootstrapped")
+    if off_policy:
+        share = found.effective_samples / len(data)
+        if share < VERY_FEW_EFFECTIVE:
+            low.append(f"the data is worth {share:.1%} of its transitions: it hardly covers what the policy does")
+        elif share < FEW_EFFECTIVE:
+            medium.append(f"the data is worth {share:.0%} of its transitions: it covers little of what the policy does")
+        if found.bellman_bias > LARGE_BIAS * size:
+            low.append(
+                f"TD errors of held-out episodes allow a bias of {found.bellman_bias:.3g}: raise --steps or --width or "
+                "log more data"
+            )
+        if found.overlap < SMALL_OVERLAP:
+            medium.append(f"the policy takes the logged action with a probability of {found.overlap:.0%} only")
+        if not converged:
+            low.append(f"the networks have not converged: their estimate still moved by {moved:.1%} of the values")
+        if len(low) == 0:
+            medium.append("no returns of this policy are known: the interval relies on the networks")
+    level: Level = "low" if low else "medium" if medium else "high"
+    reasons = low + medium
+    if not off_policy and not converged:
+        reasons.append(
+            f"the networks have not converged (their estimate moved by {moved:.1%}); the interval corrects for it, the "
+            "saved values do not: raise --steps"
+        )
+    if not off_policy and abs(bias) > MAX_BIAS * size and float(np.mean(found.networks)) not in found.monte_carlo:
+        reasons.append(
+            f"the networks alone are off by {bias:.3g}; the interval corrects for it, the saved values do not"
+        )
+    if not off_policy and explained < POOR_FIT:
+        reasons.append(
+            f"the values explain {max(0.0, explained):.0%} of the variance of returns: they are rough, or returns noisy"
+        )
+    return Verdict(converged, moved, level, reasons, explained, bias)
+
+
+def _size_of_values(found: Estimates) -> float:
+    spread = float(found.realised.std()) if len(found.realised) > 1 else 0.0
+    return max(abs(found.estimate.value), spread, 1e-12)
+
+
+def _moved(history: History, size: float) -> float:
+    means = np.array(history.estimates).mean(1)
+    quarter = len(means) // 4
+    if quarter == 0:
+        return math.inf
+    return float(abs(means[-quarter:].mean() - means[-2 * quarter : -quarter].mean())) / size
+
+
+def _explained(found: Estimates) -> float:
+    if len(found.realised) < 2:
+        return math.nan
+    variance = float(found.realised.var())
+    error = float(((found.realised - found.predicted) ** 2).mean())
+    if variance < 1e-12 * max(1.0, float(np.square(found.realised).mean())):
+        return 1.0 if error <= 1e-6 * float(np.square(found.realised).mean()) else 0.0
+    return 1 - error / variance

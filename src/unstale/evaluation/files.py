@@ -1,0 +1,169 @@
+"""Reads logged transitions: npz, Parquet, HDF5, and Minari datasets.
+
+Columns, one row per transition, episodes one after another:
+
+=====================  ===========================================================================================
+``observations``       ``[N, ...]`` numbers, or ``[N]`` whole numbers for numbered states
+``actions``            ``[N]`` whole numbers, or ``[N, size]`` real numbers
+``rewards``            ``[N]``
+``terminated``         ``[N]``, whether the episode terminated with this transition
+``truncated``          ``[N]``, whether it was cut off there; optional
+``next_observations``  as ``observations``; optional. Without it the next row's observation is taken, and the last
+                       row of a truncated episode is dropped, because its next state is not known
+=====================  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import EvaluationError, MissingPackageError, first_line, require
+from .spaces import ActionSpace, Array, Box, Discrete, action_space
+from .transitions import Transitions
+
+SUFFIXES = (".npz", ".parquet", ".h5", ".hdf5")
+REQUIRED = ("observations", "actions", "rewards", "terminated")
+OPTIONAL = ("truncated", "next_observations")
+
+
+def is_data(source: object) -> bool:
+    """Whether a source of transitions is a file or a dataset, and not an environment."""
+    return isinstance(source, Mapping | Path) or (
+        isinstance(source, str) and (source.startswith("minari:") or source.lower().endswith(SUFFIXES))
+    )
+
+
+def read(source: str | Path | Mapping[str, Any], space: ActionSpace | None = None) -> Transitions:
+    """Logged transitions.
+
+    Args:
+        source: a file, ``"minari:<dataset>"``, or a mapping of columns to arrays.
+        space: the action space; found from the actions if it is not given.
+
+    Raises:
+        EvaluationError: the data is malformed.
+    """
+    if isinstance(source, Mapping):
+        return _transitions(source, "the data", space)
+    if str(source).startswith("minari:"):
+        return _read_minari(str(source).removeprefix("minari:"), space)
+    path = Path(source)
+    if not path.is_file():
+        raise EvaluationError(f"there is no file {path}.")
+    if path.stat().st_size == 0:
+        raise EvaluationError(f"{path} is empty.")
+    reader = {".npz": _read_npz, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_hdf5)
+    try:
+        columns = reader(path)
+    except (EvaluationError, MissingPackageError):
+        raise
+    except Exception as error:  # every library has its own exceptions for malformed files
+        raise EvaluationError(f"{path} is truncated or malformed: {first_line(error)}") from error
+    return _transitions(columns, str(path), space)
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in (*REQUIRED, *OPTIONAL) if name in archive}
+
+
+def _read_parquet(path: Path) -> dict[str, Array]:
+    table = require("pyarrow.parquet", "pyarrow").read_table(path)
+    found = {}
+    for name in (*REQUIRED, *OPTIONAL):
+        if name in table.column_names:
+            column = table[name].to_numpy()
+            found[name] = np.array(column.tolist()) if column.dtype == object else column
+    return found
+
+
+def _read_hdf5(path: Path) -> dict[str, Array]:
+    with require("h5py", "h5py").File(path, "r") as file:
+        return {name: np.asarray(file[name]) for name in (*REQUIRED, *OPTIONAL) if name in file}
+
+
+def _read_minari(name: str, space: ActionSpace | None) -> Transitions:
+    minari = require("minari", "minari")
+    try:
+        dataset = minari.load_dataset(name)
+        episodes = list(dataset.iterate_episodes())
+        space = space or action_space(dataset.action_space)
+    except EvaluationError:
+        raise
+    except Exception as error:
+        raise EvaluationError(f"the Minari dataset {name} cannot be read: {first_line(error)}") from error
+    if not episodes or isinstance(episodes[0].observations, dict | tuple):
+        raise EvaluationError(f"the observations of the Minari dataset {name} have to be arrays.")
+    columns = {
+        "observations": [one.observations[:-1] for one in episodes],
+        "next_observations": [one.observations[1:] for one in episodes],
+        "actions": [one.actions for one in episodes],
+        "rewards": [one.rewards for one in episodes],
+        "terminated": [one.terminations for one in episodes],
+        # An episode of a dataset ends where it ends, whether a flag says so or not.
+        "truncated": [np.arange(len(one.rewards)) == len(one.rewards) - 1 for one in episodes],
+    }
+    return _transitions({column: np.concatenate(parts) for column, parts in columns.items()}, name, space)
+
+
+def _transitions(columns: Mapping[str, Any], where: str, space: ActionSpace | None) -> Transitions:
+    missing = [name for name in REQUIRED if name not in columns]
+    if missing:
+        raise EvaluationError(f"{where} has no column {missing[0]}; it needs {', '.join(REQUIRED)}.")
+    arrays = {name: np.asarray(columns[name]) for name in (*REQUIRED, *OPTIONAL) if name in columns}
+    rows = len(arrays["rewards"])
+    for name, array in arrays.items():
+        if array.dtype == object:
+            raise EvaluationError(f"the column {name} of {where} does not hold numbers of one shape.")
+        if array.ndim == 0 or len(array) != rows:
+            raise EvaluationError(f"the column {name} of {where} has {array.size} rows, but rewards has {rows}.")
+    if rows == 0:
+        raise EvaluationError(f"{where} has no rows.")
+    for name in ("rewards", "terminated", "truncated"):
+        if name in arrays and arrays[name].ndim != 1:
+            raise EvaluationError(f"the column {name} of {where} has shape {arrays[name].shape}, but needs [N].")
+    terminated = arrays["terminated"].astype(bool)
+    truncated = arrays["truncated"].astype(bool) if "truncated" in arrays else np.zeros(rows, dtype=bool)
+    observations, keep = arrays["observations"], slice(None)
+    if "next_observations" in arrays:
+        following = arrays["next_observations"]
+        if following.shape != observations.shape:
+            raise EvaluationError(
+                f"next_observations of {where} has shape {following.shape}, but observations {observations.shape}."
+            )
+    else:
+        following, keep, truncated = _shifted(observations, terminated, truncated)
+    space = space or _found_space(arrays["actions"])
+    actions = space.check(arrays["actions"], where)
+    numbered = observations.ndim == 1 and np.issubdtype(observations.dtype, np.integer)
+    return Transitions(
+        observations[keep],
+        actions[keep],
+        arrays["rewards"].astype(np.float64)[keep],
+        following[keep],
+        terminated[keep],
+        truncated[keep],
+        space,
+        int(max(observations.max(), following.max())) + 1 if numbered else None,
+    )
+
+
+def _shifted(observations: Array, terminated: Array, truncated: Array) -> tuple[Array, Any, Array]:
+    """Next observations from the following rows, the rows that have one, and truncation of the rows before dropped."""
+    following = np.concatenate([observations[1:], observations[-1:]])
+    cut = truncated & ~terminated
+    cut[-1] |= not terminated[-1]
+    # The row before a dropped one becomes the last of its episode, unless its own episode had ended before.
+    ends = np.concatenate([cut[1:], [False]]) & ~(terminated | truncated)
+    return following, ~cut, (truncated | ends)
+
+
+def _found_space(actions: Array) -> ActionSpace:
+    if np.issubdtype(actions.dtype, np.integer) and actions.ndim == 1:
+        return Discrete(int(actions.max()) + 1)
+    unbounded = np.full(actions.shape[1:], np.inf)
+    return Box(-unbounded, unbounded)
