@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -105,12 +106,16 @@ def json_text(value: Any) -> str:
      "effect": "inf",
      "p": 0.123457
     }
+    >>> print(json_text({"p": 2e-310}), end="")
+    {
+     "p": 0.0
+    }
     """
     return _format(_plain(value)) + "\n"
 
 
 def _plain(value: Any) -> Any:
-    """Converts arrays to lists, rounds floats, and writes infinities as strings: JSON has neither."""
+    """Converts arrays to lists, rounds floats (subnormal ones to 0), and writes infinities as strings."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):
@@ -119,7 +124,10 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if not isinstance(value, float):
         return value
-    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    if not math.isfinite(value):
+        return str(value)
+    # Whether subnormal numbers are 0 depends on the state of the processor, which torch can set.
+    return float(f"{value:.6g}") if abs(value) >= sys.float_info.min else 0.0
 
 
 def _format(value: Any, margin: str = "") -> str:
