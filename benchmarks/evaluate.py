@@ -279,8 +279,8 @@ def page(kept: dict[str, Any]) -> str:
         f"transitions after which a network's own estimate stays within {MAX_ERROR:.0%} of the true value; median over "
         "networks and seeds, and how many get there. Learning rates, annealed, are the best of "
         f"{', '.join(f'{lr:g}' for lr in RATES)} by the final error on {len(SELECTION_SEEDS)} other seed. "
-        f"A network sees {kept['stream_episodes'] // 2} episodes; *Monte Carlo* is the standard error of the mean of as "
-        "many returns, for comparison.",
+        f"A network sees {kept['stream_episodes'] // 2} episodes; *Monte Carlo* is the standard error of the mean "
+        "of as many returns, for comparison.",
         "",
         "| problem | optimizer | lr | samples | of | reached | median final error | Monte Carlo |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
