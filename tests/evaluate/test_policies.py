@@ -76,6 +76,21 @@ def test_squashed_actions_are_scaled_to_the_bounds(tmp_path, algorithm):
     np.testing.assert_allclose(policy.act(OBSERVATIONS), 1 + 3 * squashed, rtol=1e-3, atol=1e-4)
 
 
+def test_bounds_are_read_from_the_file_if_the_data_has_none(tmp_path):
+    weights = mlp_weights({"actor.mu.0": (3, 8), "actor.mu.2": (8, 1)})
+    box = {":type:": "<class 'gymnasium.spaces.box.Box'>", "_shape": [1], "low": "[-2.]", "high": "[4.]"}
+    unbounded = Box(np.array([-np.inf]), np.array([np.inf]))
+    policy = load_policy(str(save_sb3(tmp_path / "model.zip", weights, 3, None, action_space=box)))
+    expected = []
+    for space in (CONTINUOUS, unbounded):
+        policy.check(None, space)
+        expected.append(policy.act(OBSERVATIONS))
+    np.testing.assert_allclose(*expected)
+    policy = load_policy(str(save_sb3(tmp_path / "model.zip", weights, 3, None)))
+    with pytest.raises(EvaluationError, match="--env"):
+        policy.check(None, unbounded)
+
+
 def test_gaussian_actions_are_clipped(tmp_path):
     weights = mlp_weights({"mlp_extractor.policy_net.0": (3, 8), "action_net": (8, 1)})
     weights["log_std"] = torch.full((1,), 0.5, dtype=torch.float32)

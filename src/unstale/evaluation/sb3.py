@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from .errors import EvaluationError, first_line, require
 from .policies import WHY, ModulePolicy, Policy
-from .spaces import ActionSpace, Array, Discrete
+from .spaces import ActionSpace, Array, Box, Discrete
 
 MAX_BYTES = 256 << 20
+NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
 ACTIVATIONS = {"Tanh": nn.Tanh, "ReLU": nn.ReLU, "ELU": nn.ELU, "LeakyReLU": nn.LeakyReLU, "GELU": nn.GELU}
 
 
@@ -50,6 +51,7 @@ class Sb3Policy(ModulePolicy):
     def __init__(self, network: SavedNetwork, name: str, stochastic: bool, seed: int, saved: Mapping[str, Any]) -> None:
         super().__init__(network.module, name, stochastic, seed)
         self._network, self._saved = network, saved
+        self._bounds = (np.empty(0), np.empty(0))
 
     def check(self, observation_space: Any, space: ActionSpace) -> None:
         super().check(observation_space, space)
@@ -64,6 +66,20 @@ class Sb3Policy(ModulePolicy):
         if discrete != isinstance(space, Discrete) or size != (space.n if isinstance(space, Discrete) else space.size):
             kind = f"Discrete({size})" if discrete else f"Box of shape {tuple(actions['_shape'])}"
             raise EvaluationError(f"the policy {self.name} chooses from a {kind}, but the action space is {space}.")
+        if not isinstance(space, Discrete):
+            self._bounds = self._find_bounds(space)
+
+    def _find_bounds(self, space: Box) -> tuple[Array, Array]:
+        """Those of the action space, or of the file if logged actions do not say."""
+        low, high = space.low.ravel(), space.high.ravel()
+        if not np.isfinite([low, high]).all():
+            texts = (str(self._saved["action_space"].get(name, "")) for name in ("low", "high"))
+            low, high = (np.array([float(x) for x in NUMBER.findall(text)], np.float32) for text in texts)
+        if not low.size == high.size == space.size:
+            raise EvaluationError(
+                f"the bounds of the actions of {self.name} are not known; name an environment: --env."
+            )
+        return low, high
 
     def outputs(self, observations: Array) -> Array:
         if self._saved["observation_space"][":type:"].endswith("Discrete'>"):
@@ -74,7 +90,7 @@ class Sb3Policy(ModulePolicy):
         mean, log_std = found[:, : self.space.size], found[:, self.space.size :]
         if self.stochastic and log_std.size:
             mean = mean + np.exp(log_std) * self.generator.standard_normal(mean.shape).astype(mean.dtype)
-        low, high = self.space.low.ravel(), self.space.high.ravel()
+        low, high = self._bounds
         if self._network.squashed:
             mean = low + (np.tanh(mean) + 1) / 2 * (high - low)
         return np.clip(mean, low, high).reshape(len(observations), *self.space.low.shape)
