@@ -419,6 +419,25 @@ def test_chart_has_the_data_of_the_panel():
     assert "40 % diverged</text>" in svg
 
 
+def test_bands_pass_the_points_they_leave_out():
+    panel = Summary.from_json(lab_samples.replay().to_json()).panels[1]
+    entries = legend([panel])
+    svg = chart(panel, entries)
+    x, y = panel_axes(panel, entries)
+    width, height = (float(v) for v in re.search(r'class="plot" .* width="([\d.]+)" height="([\d.]+)"', svg).groups())
+    bands = {int(i): coordinates(d) for i, d in re.findall(r'class="band [^"]*" data-entry="(\d+)" d="([^"]*)Z"', svg)}
+    for index, series in enumerate(panel.series):
+        line, band = finite_line(panel, series), bands[index]
+        turn = int(np.argmax(band[:, 0])) + 1
+        places = [x.position(a) * width for a in line.band_x]
+        for edge, values in ((band[:turn], line.high), (band[turn:][::-1], line.low)):
+            exact = [(1 - y.position(value)) * height for value in values]
+            drawn = np.interp(places, edge[:, 0], edge[:, 1])
+            slope = np.abs(np.gradient(exact, places))
+            assert np.all(np.abs(drawn - exact) <= 0.5 * np.sqrt(1 + slope**2))
+    assert min(map(len, bands.values())) < 2 * len(panel.series[0].x)
+
+
 def test_coordinates_have_one_decimal():
     svg = chart(lab_samples.replay().panels[0], legend(lab_samples.replay().panels))
     numbers = re.findall(r"\d+\.(\d+)", " ".join(re.findall(r' (?:d|x|y)="([^"]*)"', svg)))

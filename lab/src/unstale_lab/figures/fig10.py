@@ -87,7 +87,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     pairs = {
         "batches of 1 make μ̂ diag worse than batches of 16": ("μ̂ diag, batches of 1", "μ̂ diag, batches of 16"),
         "with batches of 1 it is worse online than from replay": ("μ̂ diag online", "μ̂ diag from replay"),
-        "and further behind μ*": ("μ̂ diag / μ* online", "μ̂ diag / μ* from replay"),
+        "online it is further behind μ* than from replay": ("μ̂ diag / μ* online", "μ̂ diag / μ* from replay"),
     }
     contrasts = compare_pairs(errors, pairs.values(), worst, by_batch.values("alpha"))
     parts = [worse(contrast, statement=text) for text, contrast in zip(pairs, contrasts, strict=True)]

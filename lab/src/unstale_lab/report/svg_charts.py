@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -71,6 +72,7 @@ def dash_array(entry: LegendEntry) -> str:
 
 
 Point = tuple[int, int]  # in tenths of a unit: coordinates have one decimal
+MAX_DISTANCE = 3  # of a band's edge from the points it leaves out, in tenths of a unit
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def chart(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     bands = [_band(frame, line, index, entries[index]) for _, line, index in drawn if len(line.band_x) > 1]
     curves = [_curve(frame, line, index, entries[index]) for _, line, index in drawn]
     xs = sorted({value for line in lines for value in line.x})
-    data = {"x": _axis_data(x), "y": _axis_data(y), "at": [float(f"{value:.6g}") for value in xs]}
+    data = {"x": _axis_data(x), "y": _axis_data(y), "at": [_rounded(value) for value in xs]}
     return (
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(describe_panel(panel))}"'
         f' data-chart="{escape(json.dumps(data, separators=(",", ":")))}">'
@@ -121,7 +123,13 @@ def chart(panel: Panel, entries: Sequence[LegendEntry]) -> str:
 
 
 def _axis_data(axis: Axis) -> list[float | bool]:
-    return [float(f"{axis.low:.6g}"), float(f"{axis.high:.6g}"), axis.is_log, axis.is_complement]
+    return [_rounded(axis.low), _rounded(axis.high), axis.is_log, axis.is_complement]
+
+
+def _rounded(value: float) -> float:
+    """Return the number with six digits, as an integer if it is one, which is shorter."""
+    rounded = float(f"{value:.6g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def _ticks(frame: Frame) -> str:
@@ -153,7 +161,7 @@ def _titles(frame: Frame) -> str:
 def _band(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     upper = [frame.point(x, y) for x, y in zip(line.band_x, line.high, strict=True)]
     lower = [frame.point(x, y) for x, y in zip(line.band_x, line.low, strict=True)]
-    path = _path(upper + lower[::-1])
+    path = _path(_straightened(upper) + _straightened(lower[::-1]))
     return f'<path class="band {style_class(entry.style)}" data-entry="{index}" d="{path}Z"/>'
 
 
@@ -171,6 +179,24 @@ def _curve(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
         f'<g class="series {style_class(entry.style)}{hollow}" data-entry="{index}" data-values="{values}">'
         f'<path d="{_path(points)}" stroke-width="{entry.width:g}"{dashes}/>{marks}{cross}</g>'
     )
+
+
+def _straightened(points: Sequence[Point]) -> list[Point]:
+    """Return the edge of a band without the points that it passes closely anyway (Ramer, Douglas and Peucker).
+
+    >>> _straightened([(0, 0), (10, 1), (20, 0), (30, 40)])
+    [(0, 0), (20, 0), (30, 40)]
+    """
+    if len(points) < 3:
+        return list(points)
+    (x, y), (end_x, end_y) = points[0], points[-1]
+    across, down = end_x - x, end_y - y
+    length = math.hypot(across, down) or 1.0
+    distances = [abs(across * (py - y) - down * (px - x)) / length for px, py in points[1:-1]]
+    farthest = max(range(len(distances)), key=distances.__getitem__) + 1
+    if distances[farthest - 1] <= MAX_DISTANCE:
+        return [points[0], points[-1]]
+    return _straightened(points[: farthest + 1])[:-1] + _straightened(points[farthest:])
 
 
 def _path(points: Sequence[Point]) -> str:
