@@ -99,8 +99,7 @@ def main(
     network = make_network(observations, actions, width)
     target_network = copy.deepcopy(network)
     optimizer = unstale.CorrectedAdam(network, lr=lr, correction=correction)  # unstale: not torch.optim.Adam
-    if hasattr(optimizer, "follow"):
-        optimizer.follow(target_network)  # unstale: the correction sees how copies move the targets
+    optimizer.follow(target_network)  # unstale: the correction sees how copies move the targets
     buffer = ReplayBuffer(capacity, observations)
 
     curve: list[tuple[int, float]] = []

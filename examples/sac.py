@@ -122,8 +122,7 @@ def main(
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=lr)
     temperature_optimizer = torch.optim.Adam([log_temperature], lr=lr)
     optimizer = unstale.CorrectedAdam(critics, lr=lr, correction=correction)  # unstale: not torch.optim.Adam
-    if hasattr(optimizer, "follow"):
-        optimizer.follow(target_critics)  # unstale: the correction sees how averaging moves the targets
+    optimizer.follow(target_critics)  # unstale: the correction sees how averaging moves the targets
     buffer = ReplayBuffer(capacity, observations, actions)
 
     curve: list[tuple[int, float]] = []

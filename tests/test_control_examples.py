@@ -24,8 +24,6 @@ TINY = {
     "stream_td_lambda": dict(steps=300, length=8, print_every=100),
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore::unstale.UnfollowedTargetWarning")
-
 
 def load(name, folder=EXAMPLES):
     """An example as a module, from its file."""
@@ -48,6 +46,9 @@ class PlainAdam(torch.optim.Adam):
             value = 0.5 * torch.nn.functional.mse_loss(prediction, target.detach())
         (weight * value).backward(inputs=[p for group in self.param_groups for p in group["params"]])
         return value.detach()
+
+    def follow(self, network):
+        """Adam has nothing to follow."""
 
     def clip_grad_norm_(self, max_norm):
         torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], max_norm)
@@ -131,22 +132,56 @@ def test_examples_mark_their_changed_lines(name):
 # ------------------------------------------------------------------------------------------------- learning curves
 
 
-def test_learning_curves_are_written(tmp_path, monkeypatch):
+@pytest.fixture
+def curves(monkeypatch):
+    """The benchmark, with a case that returns numbers made up, and a list of the runs that it makes."""
     pytest.importorskip("matplotlib")
-    curves = load("examples", EXAMPLES.parent / "benchmarks")
+    module = load("examples", EXAMPLES.parent / "benchmarks")
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     scores = {"none": [10.0, 20.0, 30.0], "auto": [10.0, 25.0, 50.0]}
+    module.made = []
 
     def run(name, correction, seed, steps):
-        return [(steps * (i + 1) // 3, score + seed) for i, score in enumerate(scores[correction])]
+        module.made.append((correction, seed))
+        return [(steps * (i + 1) // 3, score + seed - 100) for i, score in enumerate(scores[correction])]
 
-    monkeypatch.setattr(curves, "CASES", {"made up": (run, "", 300, {})})
+    monkeypatch.setattr(module, "CASES", {"made up": (run, "", 300, {})})
+    return module
+
+
+def test_learning_curves_are_written(tmp_path, curves):
     curves.main(["made up"], seeds=2, share=1.0, out=tmp_path / "curves.json")
     (row,) = [line for line in (tmp_path / "curves.md").read_text("utf-8").splitlines() if "made up" in line]
     cells = [cell.strip() for cell in row.split("|")]
     # Last fifth: 30.5 and 50.5; all of it: 20.5 and 28.83. Both seeds have the same difference.
     assert cells[2:10] == ["300", "2", "30", "50", "+20 (+20 to +20)", "20", "29", "+8 (+8 to +8)"]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_learning_curves_are_resumed(tmp_path, curves):
+    out = tmp_path / "curves.json"
+    curves.main(["made up"], seeds=1, share=1.0, out=out)
+    curves.main(["made up"], seeds=2, share=1.0, out=out)
+    assert curves.made == [(correction, seed) for seed in (100, 101) for correction in ("none", "auto")]
+    with pytest.raises(SystemExit, match="stored with 300 steps"):
+        curves.main(["made up"], seeds=2, share=0.5, out=out)
+    curves.main(["made up"], seeds=1, share=0.5, out=out, again=True)
+    assert len(curves.made) == 6 and curves.load(out)["made up"]["steps"] == 150
+
+
+def test_an_interrupted_run_leaves_the_others(tmp_path, curves, monkeypatch):
+    run = curves.CASES["made up"][0]
+
+    def interrupted(name, correction, seed, steps):
+        if (correction, seed) == ("auto", 101):
+            raise KeyboardInterrupt
+        return run(name, correction, seed, steps)
+
+    monkeypatch.setitem(curves.CASES, "made up", (interrupted, "", 300, {}))
+    with pytest.raises(KeyboardInterrupt):
+        curves.main(["made up"], seeds=2, share=1.0, out=tmp_path / "curves.json")
+    stored = curves.load(tmp_path / "curves.json")["made up"]
+    assert [[run["seed"] for run in stored[c]] for c in ("none", "auto")] == [[100, 101], [100]]
 
 
 def test_mean_returns_are_of_episodes_that_end_in_a_range():
