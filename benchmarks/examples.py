@@ -4,7 +4,7 @@
     PYTHONPATH=src python benchmarks/examples.py --case ppo dqn --again     # these anew; others keep their results
     PYTHONPATH=src python benchmarks/examples.py --seeds 1 --share 0.1 --out /tmp/curves.json    # a quick look
 
-All cases with 5 seeds take about an hour on one core. It needs gymnasium, matplotlib and scipy, and for cases of
+All cases with 5 seeds take about half an hour on one core. It needs gymnasium, matplotlib and scipy, and for cases of
 Stable-Baselines3 that package. ``results/examples.json`` has all episodes; every run is stored when it ends, and a run
 that is stored is not made again. The table and the picture beside it are made from it.
 """
@@ -124,7 +124,7 @@ def table(results: dict[str, Any]) -> str:
         seeds = len(result["none"])
         time_ratio = f"{seconds[1] / seconds[0]:.1f}"
         rows.append(f"| {case} | {steps:,} | {seeds} | " + " | ".join(cells) + f" | {time_ratio} |")
-    versions = ", ".join(sorted({f"{result['date']} (torch {result['torch']})" for result in results.values()}))
+    dates, versions = (", ".join(sorted({result[key] for result in results.values()})) for key in ("date", "torch"))
     return (
         "# Learning curves of the examples\n\n"
         "Mean return of the episodes that end in the last fifth of training, and in all of it: mean over seeds. "
@@ -132,7 +132,8 @@ def table(results: dict[str, Any]) -> str:
         "learning rate. Differences are between runs of the same seed, with a 95 % confidence interval (Student's t). "
         "Time is that of a whole run relative to the run without correction; the machine was busy with other work.\n\n"
         + "\n".join(rows)
-        + f"\n\nRun on {versions}. Seeds count from {FIRST_SEED}. Command: `PYTHONPATH=src python benchmarks/examples.py`.\n"
+        + f"\n\nRun on {dates} with torch {versions}. Seeds count from {FIRST_SEED}; settings were chosen with seed 0. "
+        "Command: `PYTHONPATH=src python benchmarks/examples.py`.\n"
     )
 
 
@@ -153,11 +154,12 @@ def draw(results: dict[str, Any], path: Path) -> None:
         marks = np.linspace(0.1, 1.0, 10) * steps
         for correction, color in zip(CORRECTIONS, ("tab:gray", "tab:blue"), strict=True):
             curves = [[mean_return(run["curve"], m - 0.1 * steps, m) for m in marks] for run in result[correction]]
-            means = np.array(curves)
+            means = np.ma.masked_invalid(curves)  # no episode of a seed may have ended in a tenth
             axis.plot(marks, means.mean(0), color=color, label="without" if correction == "none" else "with")
             axis.fill_between(marks, means.min(0), means.max(0), color=color, alpha=0.15, linewidth=0)
         axis.set_title(case, fontsize=10)
         axis.tick_params(labelsize=7)
+        axis.locator_params(axis="x", nbins=4)
     axes.flat[0].legend(fontsize=8)
     figure.supxlabel("steps", fontsize=9)
     figure.supylabel("return", fontsize=9)

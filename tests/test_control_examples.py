@@ -184,6 +184,16 @@ def test_an_interrupted_run_leaves_the_others(tmp_path, curves, monkeypatch):
     assert [[run["seed"] for run in stored[c]] for c in ("none", "auto")] == [[100, 101], [100]]
 
 
+def test_quoted_curves_are_the_stored_ones():
+    root = EXAMPLES.parent
+    module = load("examples", root / "benchmarks")
+    page = (root / "benchmarks/results/examples.md").read_text("utf-8")
+    assert module.table(module.load(root / "benchmarks/results/examples.json")) == page
+    quoted = (root / "docs/integrations.md").read_text("utf-8").splitlines()
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(module.CASES) and all(row in quoted for row in rows)
+
+
 def test_mean_returns_are_of_episodes_that_end_in_a_range():
     curves = load("examples", EXAMPLES.parent / "benchmarks")
     episodes = [(10, 1.0), (20, 2.0), (30, 6.0)]
