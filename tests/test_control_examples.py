@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import math
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,11 @@ TINY = {
     "sac": dict(steps=430, warmup=200, batch_size=16, width=16, print_every=100),
     "stream_td_lambda": dict(steps=300, length=8, print_every=100),
 }
+
+
+@pytest.fixture(autouse=True)
+def float32():
+    torch.set_default_dtype(torch.float32)
 
 
 def load(name, folder=EXAMPLES):
@@ -111,16 +119,39 @@ def test_streamed_returns_are_those_of_the_whole_episode():
     critic = torch.nn.Linear(2, 1)
     states = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
     window = [stream.Transition(states[t], torch.tensor(0), float(t), states[t + 1], t == 4, False) for t in range(5)]
-    critic.float()
-    window = [step._replace(state=step.state.float(), next_state=step.next_state.float()) for step in window]
     value, target = stream.lambda_return(critic, window, gamma=0.9, lam=0.8)
-    values = critic(states.float()).squeeze(-1)
+    values = critic(states).squeeze(-1)
     expected = 4.0
     for t in reversed(range(4)):
         expected = t + 0.9 * (0.2 * values[t + 1] + 0.8 * expected)
     torch.testing.assert_close(value, values[:1])
     torch.testing.assert_close(target, expected.reshape(1))
     assert target.requires_grad
+
+
+def test_examples_share_their_functions():
+    """Each is a single file; what two of them define alike is the same, line by line."""
+    blocks = {name: (EXAMPLES / f"{name}.py").read_text("utf-8").split("\n\n\n") for name in TINY}
+    alike = {"def make_network": {"dqn", "sac"}, "class ReplayBuffer": {"dqn", "sac"}, "def print_row": set(TINY)}
+    alike |= {"def final_observations": {"pqn", "ppo"}, "if __name__": set(TINY)}
+    for start, names in alike.items():
+        found = [block for name in names for block in blocks[name] if block.startswith(start)]
+        assert len(found) == len(names) and len({block.strip() for block in found}) == 1, start
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_examples_take_every_setting_on_the_command_line(name, monkeypatch, capsys):
+    settings = inspect.signature(load(name).main).parameters
+    given = {**TINY[name], "steps": 128, "seed": 3, "correction": "none"}
+    arguments = [f"--{setting.replace('_', '-')}={value}" for setting, value in given.items()]
+    monkeypatch.setattr(sys, "argv", ["example", *arguments])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert "\n     128 " in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["example", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert all(f"--{setting.replace('_', '-')} " in printed for setting in settings)
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -185,6 +216,7 @@ def test_an_interrupted_run_leaves_the_others(tmp_path, curves, monkeypatch):
 
 
 def test_quoted_curves_are_the_stored_ones():
+    pytest.importorskip("scipy")
     root = EXAMPLES.parent
     module = load("examples", root / "benchmarks")
     page = (root / "benchmarks/results/examples.md").read_text("utf-8")
