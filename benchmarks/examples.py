@@ -1,11 +1,12 @@
 """Learning curves of the single-file examples and of Stable-Baselines3, with and without correction.
 
-    PYTHONPATH=src python benchmarks/examples.py                    # all, 5 seeds, about 20 minutes on one core
-    PYTHONPATH=src python benchmarks/examples.py --case ppo dqn     # some; others keep their results
+    PYTHONPATH=src python benchmarks/examples.py                            # what is not stored yet
+    PYTHONPATH=src python benchmarks/examples.py --case ppo dqn --again     # these anew; others keep their results
     PYTHONPATH=src python benchmarks/examples.py --seeds 1 --share 0.1 --out /tmp/curves.json    # a quick look
 
-It needs gymnasium, matplotlib and scipy, and for cases of Stable-Baselines3 that package. ``results/examples.json`` has
-all episodes; the table and the picture beside it are made from it.
+All cases with 5 seeds take about half an hour on one core. It needs gymnasium, matplotlib and scipy, and for cases of
+Stable-Baselines3 that package. ``results/examples.json`` has all episodes; every run is stored when it ends, and a run
+that is stored is not made again. The table and the picture beside it are made from it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import unstale
 
 ROOT = Path(__file__).parent.parent
 CORRECTIONS = ("none", "auto")
+FIRST_SEED = 100  # settings of the programs were chosen with seed 0
 Curve = list[tuple[int, float]]
 
 
@@ -122,7 +124,7 @@ def table(results: dict[str, Any]) -> str:
         seeds = len(result["none"])
         time_ratio = f"{seconds[1] / seconds[0]:.1f}"
         rows.append(f"| {case} | {steps:,} | {seeds} | " + " | ".join(cells) + f" | {time_ratio} |")
-    versions = ", ".join(sorted({f"{result['date']} (torch {result['torch']})" for result in results.values()}))
+    dates, versions = (", ".join(sorted({result[key] for result in results.values()})) for key in ("date", "torch"))
     return (
         "# Learning curves of the examples\n\n"
         "Mean return of the episodes that end in the last fifth of training, and in all of it: mean over seeds. "
@@ -130,7 +132,8 @@ def table(results: dict[str, Any]) -> str:
         "learning rate. Differences are between runs of the same seed, with a 95 % confidence interval (Student's t). "
         "Time is that of a whole run relative to the run without correction; the machine was busy with other work.\n\n"
         + "\n".join(rows)
-        + f"\n\nRun on {versions}. Seeds count from 0. Command: `PYTHONPATH=src python benchmarks/examples.py`.\n"
+        + f"\n\nRun on {dates} with torch {versions}. Seeds count from {FIRST_SEED}; settings were chosen with seed 0. "
+        "Command: `PYTHONPATH=src python benchmarks/examples.py`.\n"
     )
 
 
@@ -151,11 +154,12 @@ def draw(results: dict[str, Any], path: Path) -> None:
         marks = np.linspace(0.1, 1.0, 10) * steps
         for correction, color in zip(CORRECTIONS, ("tab:gray", "tab:blue"), strict=True):
             curves = [[mean_return(run["curve"], m - 0.1 * steps, m) for m in marks] for run in result[correction]]
-            means = np.array(curves)
+            means = np.ma.masked_invalid(curves)  # no episode of a seed may have ended in a tenth
             axis.plot(marks, means.mean(0), color=color, label="without" if correction == "none" else "with")
             axis.fill_between(marks, means.min(0), means.max(0), color=color, alpha=0.15, linewidth=0)
         axis.set_title(case, fontsize=10)
         axis.tick_params(labelsize=7)
+        axis.locator_params(axis="x", nbins=4)
     axes.flat[0].legend(fontsize=8)
     figure.supxlabel("steps", fontsize=9)
     figure.supylabel("return", fontsize=9)
@@ -163,32 +167,49 @@ def draw(results: dict[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
-def main(cases: list[str], seeds: int, share: float, out: Path) -> None:
-    """Run cases, and write all results that there are."""
+def load(path: Path) -> dict[str, Any]:
+    """The stored results of every case; none if there is no file."""
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def store(results: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Replace the file in one step, so that it is never half written; returns the cases in their order."""
+    ordered = {case: results[case] for case in CASES if case in results}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(ordered), "utf-8")
+    unfinished.replace(path)
+    return ordered
+
+
+def main(cases: list[str], seeds: int, share: float, out: Path, again: bool = False) -> None:
+    """Run what is not stored, and write the table and the picture of all complete cases."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", unstale.ConstantTargetWarning)
+    results = load(out)
     for case in cases:
         run, name, full_steps, settings = CASES[case]
         steps = int(share * full_steps)
-        result: dict[str, Any] = {correction: [] for correction in CORRECTIONS}
-        for seed in range(seeds):
+        if again or case not in results:
+            results[case] = {"steps": steps, **{correction: [] for correction in CORRECTIONS}}
+        if results[case]["steps"] != steps:
+            raise SystemExit(f"{case} is stored with {results[case]['steps']} steps: use --again, or another --out.")
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             for correction in CORRECTIONS:
+                runs = results[case][correction]
+                if any(stored["seed"] == seed for stored in runs):
+                    continue
                 start = time.perf_counter()
                 curve = run(name, correction, seed, steps, **settings)
                 seconds = time.perf_counter() - start
-                result[correction].append({"curve": curve, "seconds": seconds})
-                print(
-                    f"{case} seed {seed} {correction}: {mean_return(curve, 0, steps):.1f} in {seconds:.0f} s",
-                    flush=True,
-                )
-        result.update(steps=steps, date=datetime.date.today().isoformat(), torch=torch.__version__)
-        results: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else {}
-        results[case] = result
-        ordered = {each: results[each] for each in CASES if each in results}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(ordered), "utf-8")
-        out.with_suffix(".md").write_text(table(ordered), "utf-8")
-        draw(ordered, out.with_suffix(".png"))
+                runs.append({"seed": seed, "curve": curve, "seconds": seconds})
+                results[case].update(date=datetime.date.today().isoformat(), torch=torch.__version__)
+                store(results, out)
+                mean = mean_return(curve, 0, steps)
+                print(f"{case} seed {seed} {correction}: {mean:.1f} in {seconds:.0f} s", flush=True)
+    complete = {case: r for case, r in store(results, out).items() if len(r["none"]) == len(r["auto"]) > 0}
+    out.with_suffix(".md").write_text(table(complete), "utf-8")
+    draw(complete, out.with_suffix(".png"))
 
 
 if __name__ == "__main__":
@@ -196,5 +217,6 @@ if __name__ == "__main__":
     parser.add_argument("--case", nargs="+", default=list(CASES), choices=list(CASES), dest="cases")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--share", type=float, default=1.0, help="of the steps of each case")
+    parser.add_argument("--again", action="store_true", help="discard what is stored of these cases")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "examples.json")
     main(**vars(parser.parse_args()))

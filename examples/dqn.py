@@ -4,14 +4,14 @@ A Q-network learns from replayed transitions, with targets of a target network t
 differ from a program with ``torch.optim.Adam`` are marked with ``# unstale:``.
 
     pip install . gymnasium
-    python examples/dqn.py                       # corrected
-    python examples/dqn.py --correction none     # Adam
+    python examples/dqn.py     # --correction none is Adam; --help lists all settings
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import time
 from typing import Any
 
@@ -19,21 +19,23 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-import unstale  # unstale:
+import unstale  # unstale: new
+
+
+def make_network(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """A network with two hidden layers."""
+    layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs)]
+    return nn.Sequential(*layers)
 
 
 class ReplayBuffer:
     """The last ``capacity`` transitions."""
 
-    def __init__(self, capacity: int, observation_size: int) -> None:
+    def __init__(self, capacity: int, observations: int, action_shape: tuple[int, ...]) -> None:
         self.capacity, self.added = capacity, 0
-        self.data = {
-            "state": torch.zeros(capacity, observation_size, dtype=torch.float32),
-            "action": torch.zeros(capacity, dtype=torch.long),
-            "reward": torch.zeros(capacity, dtype=torch.float32),
-            "next_state": torch.zeros(capacity, observation_size, dtype=torch.float32),
-            "terminated": torch.zeros(capacity, dtype=torch.bool),
-        }
+        shapes = {"state": (observations,), "action": action_shape, "reward": (), "next_state": (observations,)}
+        self.data = {name: torch.zeros(capacity, *shape) for name, shape in shapes.items()}
+        self.data["terminated"] = torch.zeros(capacity, dtype=torch.bool)
 
     def add(self, **transition: Any) -> None:
         """Store a transition in the place of the oldest."""
@@ -47,10 +49,11 @@ class ReplayBuffer:
         return {name: column[rows] for name, column in self.data.items()}
 
 
-def make_network(observations: int, actions: int, width: int) -> nn.Module:
-    """A network that maps states ``[m, observations]`` to action values ``[m, actions]``."""
-    layers = [nn.Linear(observations, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, actions)]
-    return nn.Sequential(*layers).float()
+def print_row(step: int, start: float, curve: list[tuple[int, float]], loss: float) -> None:
+    """Print steps, seconds, the mean return of the last ten episodes, and the loss of the values."""
+    scores = [score for _, score in curve[-10:]] or [float("nan")]
+    seconds, mean = time.perf_counter() - start, sum(scores) / len(scores)
+    print(f"{step:>8,} {seconds:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
 
 
 def main(
@@ -80,7 +83,7 @@ def main(
         seed: of networks, exploration, sampling and environment.
         lr: learning rate.
         gamma: discount.
-        width: of both hidden layers.
+        width: of the hidden layers.
         capacity: of the replay buffer.
         batch_size: transitions per gradient step.
         warmup: steps before learning begins.
@@ -96,12 +99,11 @@ def main(
     env = gym.make(env_id)
     observations, actions = env.observation_space.shape[0], int(env.action_space.n)
 
-    network = make_network(observations, actions, width)
+    network = make_network(observations, width, actions)
     target_network = copy.deepcopy(network)
     optimizer = unstale.CorrectedAdam(network, lr=lr, correction=correction)  # unstale: not torch.optim.Adam
-    if hasattr(optimizer, "follow"):
-        optimizer.follow(target_network)  # unstale: the correction sees how copies move the targets
-    buffer = ReplayBuffer(capacity, observations)
+    optimizer.follow(target_network)  # unstale: the correction sees how copies move the targets
+    buffer = ReplayBuffer(capacity, observations, action_shape=())
 
     curve: list[tuple[int, float]] = []
     score, loss, start = 0.0, float("nan"), time.perf_counter()
@@ -126,7 +128,7 @@ def main(
             batch = buffer.sample(batch_size, generator)
             next_q = target_network(batch["next_state"])  # unstale: not under torch.no_grad()
             target = unstale.targets.q_learning(batch["reward"], next_q, batch["terminated"], gamma)
-            value = network(batch["state"]).gather(1, batch["action"][:, None]).squeeze(1)
+            value = network(batch["state"]).gather(1, batch["action"].long()[:, None]).squeeze(1)
             loss = float(optimizer.backward(value, target, loss="smooth_l1"))  # unstale: not loss.backward()
             optimizer.clip_grad_norm_(max_norm)  # unstale: not torch.nn.utils.clip_grad_norm_
             optimizer.step()
@@ -135,18 +137,13 @@ def main(
             target_network.load_state_dict(network.state_dict())
 
         if step % print_every == 0 or step == steps:
-            recent = [last for _, last in curve[-20:]]
-            mean = sum(recent) / len(recent) if recent else float("nan")
-            print(f"{step:>8,} {time.perf_counter() - start:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
+            print_row(step, start, curve, loss)
     env.close()
     return curve
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--env-id", default="CartPole-v1")
-    parser.add_argument("--correction", default="auto", help="none is Adam")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    for name, parameter in inspect.signature(main).parameters.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(parameter.default), default=parameter.default)
     main(**vars(parser.parse_args()))

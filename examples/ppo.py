@@ -5,22 +5,23 @@ environments, so that the critic's λ-returns can be computed with the critic as
 with ``torch.optim.Adam`` are marked with ``# unstale:``.
 
     pip install . gymnasium
-    python examples/ppo.py                       # corrected critic
-    python examples/ppo.py --correction none     # Adam
+    python examples/ppo.py     # --correction none is Adam; --help lists all settings
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import time
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
-from torch import Tensor, nn
+from torch import nn
 
-import unstale  # unstale:
+import unstale  # unstale: new
 
 
 def make_network(inputs: int, width: int, outputs: int, last_gain: float) -> nn.Sequential:
@@ -29,12 +30,7 @@ def make_network(inputs: int, width: int, outputs: int, last_gain: float) -> nn.
     for layer in layers[::2]:
         nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else 2**0.5)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers).float()
-
-
-def as_tensor(x: np.ndarray) -> Tensor:
-    """Observations and rewards in single precision."""
-    return torch.as_tensor(x, dtype=torch.float32)
+    return nn.Sequential(*layers)
 
 
 def final_observations(next_state: np.ndarray, info: dict) -> np.ndarray:
@@ -45,6 +41,13 @@ def final_observations(next_state: np.ndarray, info: dict) -> np.ndarray:
     next_state = next_state.copy()
     next_state[is_last] = np.stack(info["final_obs"][is_last])
     return next_state
+
+
+def print_row(step: int, start: float, curve: list[tuple[int, float]], loss: float) -> None:
+    """Print steps, seconds, the mean return of the last ten episodes, and the loss of the values."""
+    scores = [score for _, score in curve[-10:]] or [float("nan")]
+    seconds, mean = time.perf_counter() - start, sum(scores) / len(scores)
+    print(f"{step:>8,} {seconds:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
 
 
 def main(
@@ -97,8 +100,8 @@ def main(
     optimizer = unstale.CorrectedAdam(critic, lr=lr, eps=1e-5, correction=correction)  # unstale: not torch.optim.Adam
 
     shape = (rollout, envs)
-    states, next_states = (torch.zeros(*shape, observations, dtype=torch.float32) for _ in range(2))
-    taken, rewards = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.float32)
+    states, next_states = (torch.zeros(*shape, observations) for _ in range(2))
+    taken, rewards = torch.zeros(shape, dtype=torch.long), torch.zeros(shape)
     terminated, truncated = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
 
     curve: list[tuple[int, float]] = []
@@ -107,12 +110,12 @@ def main(
     print(f"{'steps':>8} {'seconds':>8} {'score':>8} {'loss':>10}")
     for step in range(0, steps, rollout * envs):
         for t in range(rollout):
-            states[t] = as_tensor(state)
+            states[t] = torch.as_tensor(state)
             with torch.no_grad():
                 taken[t] = torch.distributions.Categorical(logits=actor(states[t])).sample()
             state, reward, ended, cut, info = env.step(taken[t].numpy())
-            next_states[t], rewards[t] = as_tensor(final_observations(state, info)), as_tensor(reward)
-            terminated[t], truncated[t] = torch.as_tensor(ended), torch.as_tensor(cut)
+            next_states[t] = torch.as_tensor(final_observations(state, info))
+            rewards[t], terminated[t], truncated[t] = map(torch.as_tensor, (reward, ended, cut))
             scores += reward
             for i in np.flatnonzero(ended | cut):
                 curve.append((step + (t + 1) * envs, float(scores[i])))
@@ -130,7 +133,7 @@ def main(
                 target = unstale.targets.td_lambda(
                     rewards[:, part], next_value, terminated[:, part], truncated[:, part], gamma, lam
                 )
-                value_loss: unstale.losses.Loss | str = "half_squared"
+                value_loss: Any = "half_squared"
                 if value_clip:
                     value_loss = unstale.losses.clipped_value(old_values[:, part], value_clip)
                 loss = float(optimizer.backward(value, target, loss=value_loss))  # unstale: not loss.backward()
@@ -152,19 +155,13 @@ def main(
 
         done = step + rollout * envs
         if done // print_every > step // print_every or done >= steps:
-            recent = [last for _, last in curve[-20:]]
-            mean = sum(recent) / len(recent) if recent else float("nan")
-            print(f"{done:>8,} {time.perf_counter() - start:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
+            print_row(done, start, curve, loss)
     env.close()
     return curve
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--env-id", default="CartPole-v1")
-    parser.add_argument("--correction", default="auto", help="none is Adam")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--value-clip", type=float, default=0.0)
+    for name, parameter in inspect.signature(main).parameters.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(parameter.default), default=parameter.default)
     main(**vars(parser.parse_args()))

@@ -5,34 +5,29 @@ target network. A minibatch is the whole trajectories of some environments, so t
 network as it is. Lines that differ from a program with ``torch.optim.Adam`` are marked with ``# unstale:``.
 
     pip install . gymnasium
-    python examples/pqn.py                       # corrected
-    python examples/pqn.py --correction none     # Adam
+    python examples/pqn.py     # --correction none is Adam; --help lists all settings
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import time
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
-from torch import Tensor, nn
+from torch import nn
 
-import unstale  # unstale:
+import unstale  # unstale: new
 
 
-def make_network(observations: int, actions: int, width: int) -> nn.Module:
-    """A network that maps states ``[..., observations]`` to action values ``[..., actions]``."""
-    first = [nn.Linear(observations, width), nn.LayerNorm(width), nn.ReLU()]
+def make_network(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """A network with two hidden layers, which are normalized."""
+    first = [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
     second = [nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU()]
-    return nn.Sequential(*first, *second, nn.Linear(width, actions)).float()
-
-
-def as_tensor(x: np.ndarray) -> Tensor:
-    """Observations and rewards in single precision."""
-    return torch.as_tensor(x, dtype=torch.float32)
+    return nn.Sequential(*first, *second, nn.Linear(width, outputs))
 
 
 def final_observations(next_state: np.ndarray, info: dict) -> np.ndarray:
@@ -43,6 +38,13 @@ def final_observations(next_state: np.ndarray, info: dict) -> np.ndarray:
     next_state = next_state.copy()
     next_state[is_last] = np.stack(info["final_obs"][is_last])
     return next_state
+
+
+def print_row(step: int, start: float, curve: list[tuple[int, float]], loss: float) -> None:
+    """Print steps, seconds, the mean return of the last ten episodes, and the loss of the values."""
+    scores = [score for _, score in curve[-10:]] or [float("nan")]
+    seconds, mean = time.perf_counter() - start, sum(scores) / len(scores)
+    print(f"{step:>8,} {seconds:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
 
 
 def main(
@@ -73,7 +75,7 @@ def main(
         lr: learning rate.
         gamma: discount.
         lam: λ of the returns.
-        width: of both hidden layers.
+        width: of the hidden layers.
         envs: number of environments.
         rollout: steps of each environment between updates.
         minibatches: parts into which the environments are divided in an epoch.
@@ -87,12 +89,12 @@ def main(
     generator = torch.Generator().manual_seed(seed)
     env = gym.make_vec(env_id, envs, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
     observations, actions = env.single_observation_space.shape[0], int(env.single_action_space.n)
-    network = make_network(observations, actions, width)
+    network = make_network(observations, width, actions)
     optimizer = unstale.CorrectedAdam(network, lr=lr, correction=correction)  # unstale: not torch.optim.Adam
 
     shape = (rollout, envs)
-    states, next_states = (torch.zeros(*shape, observations, dtype=torch.float32) for _ in range(2))
-    taken, rewards = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.float32)
+    states, next_states = (torch.zeros(*shape, observations) for _ in range(2))
+    taken, rewards = torch.zeros(shape, dtype=torch.long), torch.zeros(shape)
     terminated, truncated = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
 
     curve: list[tuple[int, float]] = []
@@ -102,14 +104,14 @@ def main(
     for step in range(0, steps, rollout * envs):
         epsilon = max(final_epsilon, 1 - (1 - final_epsilon) * step / (exploration * steps))
         for t in range(rollout):
-            states[t] = as_tensor(state)
+            states[t] = torch.as_tensor(state)
             with torch.no_grad():
                 greedy = network(states[t]).argmax(-1)
             random = torch.randint(actions, (envs,), generator=generator)
             taken[t] = torch.where(torch.rand(envs, generator=generator) < epsilon, random, greedy)
             state, reward, ended, cut, info = env.step(taken[t].numpy())
-            next_states[t], rewards[t] = as_tensor(final_observations(state, info)), as_tensor(reward)
-            terminated[t], truncated[t] = torch.as_tensor(ended), torch.as_tensor(cut)
+            next_states[t] = torch.as_tensor(final_observations(state, info))
+            rewards[t], terminated[t], truncated[t] = map(torch.as_tensor, (reward, ended, cut))
             scores += reward
             for i in np.flatnonzero(ended | cut):
                 curve.append((step + (t + 1) * envs, float(scores[i])))
@@ -129,18 +131,13 @@ def main(
 
         done = step + rollout * envs
         if done // print_every > step // print_every or done >= steps:
-            recent = [last for _, last in curve[-20:]]
-            mean = sum(recent) / len(recent) if recent else float("nan")
-            print(f"{done:>8,} {time.perf_counter() - start:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
+            print_row(done, start, curve, loss)
     env.close()
     return curve
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--env-id", default="CartPole-v1")
-    parser.add_argument("--correction", default="auto", help="none is Adam")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    for name, parameter in inspect.signature(main).parameters.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(parameter.default), default=parameter.default)
     main(**vars(parser.parse_args()))

@@ -4,14 +4,14 @@ Soft actor-critic with twin critics, averaged target critics and a learned tempe
 with ``torch.optim.Adam`` are marked with ``# unstale:``.
 
     pip install . gymnasium
-    python examples/sac.py                       # corrected critics
-    python examples/sac.py --correction none     # Adam
+    python examples/sac.py     # --correction none is Adam; --help lists all settings
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import math
 import time
 from typing import Any
@@ -20,13 +20,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-import unstale  # unstale:
+import unstale  # unstale: new
 
 
 def make_network(inputs: int, width: int, outputs: int) -> nn.Sequential:
     """A network with two hidden layers."""
     layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs)]
-    return nn.Sequential(*layers).float()
+    return nn.Sequential(*layers)
 
 
 class Actor(nn.Module):
@@ -62,10 +62,10 @@ class TwinCritics(nn.Module):
 class ReplayBuffer:
     """The last ``capacity`` transitions."""
 
-    def __init__(self, capacity: int, observations: int, actions: int) -> None:
+    def __init__(self, capacity: int, observations: int, action_shape: tuple[int, ...]) -> None:
         self.capacity, self.added = capacity, 0
-        sizes = {"state": (observations,), "action": (actions,), "reward": (), "next_state": (observations,)}
-        self.data = {name: torch.zeros(capacity, *size, dtype=torch.float32) for name, size in sizes.items()}
+        shapes = {"state": (observations,), "action": action_shape, "reward": (), "next_state": (observations,)}
+        self.data = {name: torch.zeros(capacity, *shape) for name, shape in shapes.items()}
         self.data["terminated"] = torch.zeros(capacity, dtype=torch.bool)
 
     def add(self, **transition: Any) -> None:
@@ -78,6 +78,13 @@ class ReplayBuffer:
         """Transitions, drawn with replacement."""
         rows = torch.randint(min(self.added, self.capacity), (size,), generator=generator)
         return {name: column[rows] for name, column in self.data.items()}
+
+
+def print_row(step: int, start: float, curve: list[tuple[int, float]], loss: float) -> None:
+    """Print steps, seconds, the mean return of the last ten episodes, and the loss of the values."""
+    scores = [score for _, score in curve[-10:]] or [float("nan")]
+    seconds, mean = time.perf_counter() - start, sum(scores) / len(scores)
+    print(f"{step:>8,} {seconds:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
 
 
 def main(
@@ -118,13 +125,12 @@ def main(
 
     actor, critics = Actor(observations, actions, width), TwinCritics(observations, actions, width)
     target_critics = copy.deepcopy(critics)
-    log_temperature = torch.zeros((), dtype=torch.float32, requires_grad=True)
+    log_temperature = torch.zeros((), requires_grad=True)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=lr)
     temperature_optimizer = torch.optim.Adam([log_temperature], lr=lr)
     optimizer = unstale.CorrectedAdam(critics, lr=lr, correction=correction)  # unstale: not torch.optim.Adam
-    if hasattr(optimizer, "follow"):
-        optimizer.follow(target_critics)  # unstale: the correction sees how averaging moves the targets
-    buffer = ReplayBuffer(capacity, observations, actions)
+    optimizer.follow(target_critics)  # unstale: the correction sees how averaging moves the targets
+    buffer = ReplayBuffer(capacity, observations, action_shape=(actions,))
 
     curve: list[tuple[int, float]] = []
     score, loss, start = 0.0, float("nan"), time.perf_counter()
@@ -132,7 +138,7 @@ def main(
     print(f"{'steps':>8} {'seconds':>8} {'score':>8} {'loss':>10}")
     for step in range(1, steps + 1):
         if step <= warmup:
-            action = 2 * torch.rand(actions, generator=generator, dtype=torch.float32) - 1
+            action = 2 * torch.rand(actions, generator=generator) - 1
         else:
             with torch.no_grad():
                 action, _ = actor(torch.as_tensor(state, dtype=torch.float32))
@@ -170,18 +176,13 @@ def main(
                     average.lerp_(parameter, tau)
 
         if step % print_every == 0 or step == steps:
-            recent = [last for _, last in curve[-5:]]
-            mean = sum(recent) / len(recent) if recent else float("nan")
-            print(f"{step:>8,} {time.perf_counter() - start:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
+            print_row(step, start, curve, loss)
     env.close()
     return curve
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--env-id", default="Pendulum-v1")
-    parser.add_argument("--correction", default="auto", help="none is Adam")
-    parser.add_argument("--steps", type=int, default=6_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    for name, parameter in inspect.signature(main).parameters.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(parameter.default), default=parameter.default)
     main(**vars(parser.parse_args()))

@@ -5,13 +5,13 @@ There is no replay buffer and no batch: every transition is used once, when the 
 from a program with ``torch.optim.Adam`` are marked with ``# unstale:``.
 
     pip install . gymnasium
-    python examples/stream_td_lambda.py                       # corrected critic
-    python examples/stream_td_lambda.py --correction none     # Adam
+    python examples/stream_td_lambda.py     # --correction none is Adam; --help lists all settings
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import time
 from collections import deque
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import unstale  # unstale:
+import unstale  # unstale: new
 
 
 class Transition(NamedTuple):
@@ -54,19 +54,26 @@ class Normalizer:
 def make_network(inputs: int, width: int, outputs: int) -> nn.Sequential:
     """A network with two hidden layers."""
     layers = [nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, outputs)]
-    return nn.Sequential(*layers).float()
+    return nn.Sequential(*layers)
 
 
 def lambda_return(critic: nn.Module, window: list[Transition], gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """The value of the oldest state of the window and its λ-return, both ``[1]``, from one call of the critic."""
     states = torch.stack([window[0].state, *(step.next_state for step in window)])
     values = critic(states).squeeze(-1)
-    rewards = torch.tensor([step.reward for step in window], dtype=torch.float32)
+    rewards = torch.tensor([step.reward for step in window])
     terminated = torch.tensor([step.terminated for step in window])
     truncated = torch.tensor([step.truncated for step in window])
     # unstale: the values after the first are not detached
     returns = unstale.targets.td_lambda(rewards, values[1:], terminated, truncated, gamma, lam)
     return values[:1], returns[:1]
+
+
+def print_row(step: int, start: float, curve: list[tuple[int, float]], loss: float) -> None:
+    """Print steps, seconds, the mean return of the last ten episodes, and the loss of the values."""
+    scores = [score for _, score in curve[-10:]] or [float("nan")]
+    seconds, mean = time.perf_counter() - start, sum(scores) / len(scores)
+    print(f"{step:>8,} {seconds:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
 
 
 def main(
@@ -149,19 +156,13 @@ def main(
             score = 0.0
             state = normalize(env.reset()[0])
         if step % print_every == 0 or step == steps:
-            recent = [last for _, last in curve[-20:]]
-            mean = sum(recent) / len(recent) if recent else float("nan")
-            print(f"{step:>8,} {time.perf_counter() - start:>8.1f} {mean:>8.1f} {loss:>10.4f}", flush=True)
+            print_row(step, start, curve, loss)
     env.close()
     return curve
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--env-id", default="CartPole-v1")
-    parser.add_argument("--correction", default="auto", help="none is Adam")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3, help="of the critic")
-    parser.add_argument("--actor-lr", type=float, default=3e-4)
+    for name, parameter in inspect.signature(main).parameters.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(parameter.default), default=parameter.default)
     main(**vars(parser.parse_args()))

@@ -99,10 +99,24 @@ def test_front_page_loop_runs():
     assert names["loss"].isfinite() and unstale.diagnostics.read(names["optimizer"])["steps"] == 1
 
 
+HOW_TO_PRELUDE, *HOW_TOS = blocks("docs/how-to.md")
+
+
+@pytest.mark.parametrize(
+    "code", HOW_TOS, ids=re.findall(r"^## (.*)$", (DOCS / "how-to.md").read_text("utf-8"), flags=re.M)
+)
+def test_how_to_runs(code):
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    names: dict = {}
+    exec(HOW_TO_PRELUDE + code, names)
+    assert names["loss"].isfinite() and unstale.diagnostics.read(names["optimizer"])["steps"] >= 3
+
+
 def test_every_python_block_of_the_site_is_run_by_a_test():
     """Those of the laboratory need its data and further packages, and are only compiled."""
     run, compiled = (
-        {"recipes.md", "tutorial.md", "index.md", "integrations.md", "evaluate.md"},
+        {"recipes.md", "how-to.md", "tutorial.md", "index.md", "integrations.md", "evaluate.md"},
         {"laboratory.md", "games.md"},
     )
     assert {path.name for path in DOCS.glob("*.md") if blocks(f"docs/{path.name}")} == run | compiled
