@@ -54,7 +54,6 @@ from .verdict import Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
 NEGLIGIBLE = 1.02  # a ratio so close to 1 is no advantage, even if it is significant
-MAX_LISTED_PARTS = 2
 
 
 def differs(contrast: Contrast, statement: str = "") -> Part:
@@ -244,6 +243,8 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
 def explain(parts: Sequence[Part]) -> str:
     """Describe the answer in a plain sentence: what holds, what does not, what is undecided.
 
+    One part of each answer is named, and the others are counted: the page lists all of them below.
+
     >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
     'A is b (1.1x); it is not so that b is c (2x).'
     """
@@ -251,33 +252,25 @@ def explain(parts: Sequence[Part]) -> str:
     for part in parts:
         by_answer.setdefault(part.answer, []).append(part)
     clauses = [
-        f"{beginning}{_list(by_answer[answer], joint)}"
-        for answer, (beginning, joint) in CLAUSES.items()
-        if answer in by_answer
+        f"{beginning}{_first(by_answer[answer])}" for answer, beginning in BEGINNINGS.items() if answer in by_answer
     ]
     text = "; ".join(clauses)
     return f"{text[:1].upper() if text[:1].isascii() else text[:1]}{text[1:]}."
 
 
-# How a clause begins, and how its parts are joined.
-CLAUSES: dict[Answer, tuple[str, str]] = {
-    "holds": ("", " and "),
-    "holds in part": ("it is so in part that ", " and that "),
-    "does not hold": ("it is not so that ", " or that "),
-    "undecided": ("it is undecided whether ", " or "),
+# How the clause of each answer begins.
+BEGINNINGS: dict[Answer, str] = {
+    "holds": "",
+    "holds in part": "it is so in part that ",
+    "does not hold": "it is not so that ",
+    "undecided": "it is undecided whether ",
 }
 
 
-def _list(parts: Sequence[Part], joint: str) -> str:
-    """List the first parts, and count the others, with the range of their ratios."""
-    texts = [f"{part.statement} ({part.brief or part.found})" for part in parts[:MAX_LISTED_PARTS]]
-    others = parts[MAX_LISTED_PARTS:]
-    if not others:
-        return joint.join(texts)
-    ratios = [part.effect.value for part in others if part.effect is not None and part.effect.is_ratio]
-    low, high = (format_number(end) for end in (min(ratios), max(ratios))) if ratios else ("", "")
-    numbers = f" ({low}x)" if ratios and low == high else f" ({low}x to {high}x)" if ratios else ""
-    return f"{joint.join(texts)}, and {len(others)} more{numbers}"
+def _first(parts: Sequence[Part]) -> str:
+    first, others = parts[0], len(parts) - 1
+    text = f"{first.statement} ({first.brief or first.found})"
+    return f"{text}, and {others} more" if others else text
 
 
 def describe_contrast(contrast: Contrast) -> str:
@@ -320,10 +313,11 @@ def _describe_exceptions(contrast: Contrast) -> list[str]:
 
 
 def _brief(contrast: Contrast) -> str:
-    """Describe the same without interval and counts."""
+    """Describe the same without interval and counts; exceptions only where methods are alike otherwise."""
     texts = []
     if contrast.comparison is not None:
-        texts = [f"{format_number(contrast.ratio)}x{_at(contrast.where)}", *_describe_exceptions(contrast)]
+        texts = [f"{format_number(contrast.ratio)}x{_at(contrast.where)}"]
+        texts += _describe_exceptions(contrast) if contrast.is_equivalent() else []
     return "; ".join([*texts, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)])
 
 

@@ -36,7 +36,7 @@ MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of th
 MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
 END_LABEL_HEIGHT = 0.055  # share of the height of the axes
 HALO = withStroke(linewidth=2, foreground="white")
-NOTE_WIDTH = 46  # characters per line
+NOTE_WIDTH, TITLE_WIDTH = 46, 38  # characters per line
 # Without dates: the same data give the same bytes.
 METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None},
@@ -121,7 +121,8 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> Non
     axes.set_xlabel(mathtext(x.title), fontsize=8.5, color=TEXT_COLOUR)
     axes.set_ylabel(mathtext(y.title), fontsize=8.5, color=TEXT_COLOUR)
     note = textwrap.wrap(describe_undrawn(panel), NOTE_WIDTH)
-    axes.set_title(mathtext(panel.title), fontsize=9.5, color=TEXT_COLOUR, pad=6 + 10 * len(note))
+    title = "\n".join(textwrap.wrap(panel.title, TITLE_WIDTH))
+    axes.set_title(mathtext(title), fontsize=9.5, color=TEXT_COLOUR, pad=6 + 10 * len(note))
     axes.text(
         0.5, 1.02, mathtext("\n".join(note)), transform=axes.transAxes, ha="center", fontsize=7, color=AXIS_COLOUR
     )
