@@ -54,6 +54,17 @@ def test_activation_is_read_from_the_file(tmp_path):
     np.testing.assert_allclose(policy.outputs(OBSERVATIONS), logits, rtol=1e-4, atol=1e-5)
 
 
+def test_log_std_is_limited_in_sac_alone(tmp_path):
+    ppo = mlp_weights({"mlp_extractor.policy_net.0": (3, 8), "action_net": (8, 1)})
+    ppo["log_std"] = torch.full((1,), 3.0, dtype=torch.float32)
+    sac = mlp_weights({"actor.latent_pi.0": (3, 8), "actor.mu": (8, 1), "actor.log_std": (8, 1)})
+    sac["actor.log_std.bias"] += 100
+    for weights, expected in ((ppo, 3.0), (sac, 2.0)):
+        policy = load_policy(str(save_sb3(tmp_path / "model.zip", weights, 3, None)))
+        log_std = policy._module(torch.as_tensor(OBSERVATIONS))[:, 1]
+        torch.testing.assert_close(log_std, torch.full_like(log_std, expected))
+
+
 def test_dqn(tmp_path):
     weights = mlp_weights({"q_net.q_net.0": (3, 8), "q_net.q_net.2": (8, 2), "q_net_target.q_net.0": (3, 8)})
     policy = load_policy(str(save_sb3(tmp_path / "dqn.zip", weights, 3, 2)))
