@@ -82,7 +82,7 @@ def run(
         settings=settings,
         estimates=estimates,
         monte_carlo=monte_carlo,
-        verdict=judge(data, estimates, history, gamma, off_policy),
+        verdict=judge(data, estimates, monte_carlo, history, gamma, off_policy),
         history=history,
         networks=networks,
         states=states,
@@ -122,7 +122,11 @@ def _logged(
     settings: Settings,
     notify: Progress,
 ) -> _Found:
-    data = files.read(source, None if environment is None else environment.space)
+    if environment is None:
+        data = files.read(source)
+    else:
+        data = files.read(source, environment.space, environment.states)
+        _check_observations(data, environment)
     _check_discount(data, gamma)
     if data.episodes < settings.networks:
         raise EvaluationError(
@@ -201,6 +205,16 @@ def _check(gamma: float, episodes: int, level: float, time_limit: int | None, se
         )
     if time_limit is not None and time_limit < 1:
         raise EvaluationError(f"time_limit must be at least 1, got {time_limit}.")
+
+
+def _check_observations(data: Transitions, environment: Environment) -> None:
+    shape = tuple(environment.observation_space.shape)
+    if data.observations.shape[1:] != shape or data.states != environment.states:
+        theirs = "numbers of states" if environment.states is not None else f"of shape {shape}"
+        raise EvaluationError(
+            f"observations of {environment.name} are {theirs}, but those of the data are of shape "
+            f"{data.observations.shape[1:]} and type {data.observations.dtype}; give --env the environment of the data."
+        )
 
 
 def _check_discount(data: Transitions, gamma: float) -> None:
