@@ -78,6 +78,8 @@ def evaluate(
         MissingPackageError: a package is not installed.
     """
     require("numpy")
+    if out is not None:
+        require("safetensors")
     from .pipeline import run
     from .training import Settings
 
