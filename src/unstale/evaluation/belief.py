@@ -90,7 +90,7 @@ def judge(
         if monte_carlo.low > found.estimate.high or monte_carlo.high < found.estimate.low:
             low.append(f"Monte Carlo gives {monte_carlo}, which is outside the interval")
         if not converged:
-            low.append(f"the networks have not converged: their estimate still moved by {moved:.1%} of the values")
+            low.append(f"the networks have not converged: their estimate {describe_movement(moved)}")
         if not low and math.isnan(monte_carlo.value):
             medium.append("no returns of this policy are known: the interval relies on the networks")
         elif not low:
@@ -99,8 +99,8 @@ def judge(
     reasons = low + medium
     if not off_policy and not converged:
         reasons.append(
-            f"the networks have not converged (their estimate moved by {moved:.1%}); the interval corrects for it, the "
-            "saved values do not: raise --steps"
+            f"the networks have not converged (their estimate {describe_movement(moved)}); the interval corrects for "
+            "it, the saved values do not: raise --steps"
         )
     if not off_policy and abs(bias) > MAX_BIAS * size and float(np.mean(found.networks)) not in monte_carlo:
         reasons.append(
@@ -111,6 +111,11 @@ def judge(
             f"the values explain {max(0.0, explained):.0%} of the variance of returns: they are rough, or returns noisy"
         )
     return Verdict(converged, moved, level, reasons, explained, bias)
+
+
+def describe_movement(moved: float) -> str:
+    """What to say of :attr:`Verdict.moved`."""
+    return "was measured only once" if math.isnan(moved) else f"moved by {moved:.1%}"
 
 
 def _size_of_values(found: Estimates) -> float:

@@ -34,7 +34,7 @@ class Settings:
         steps: batches of a replay; a stream has as many as there are.
         n_step: rewards before bootstrapping.
         correction: an option of ``CorrectedAdam``; ``"none"`` is Adam.
-        anneal: lower the learning rate to zero linearly.
+        lr: the learning rate, which is lowered to zero linearly.
     """
 
     networks: int = 5
@@ -44,7 +44,6 @@ class Settings:
     batch: int = 64
     n_step: int = 1
     lr: float = 1e-2
-    anneal: bool = True
     correction: str = "auto"
     seed: int = 0
 
@@ -107,7 +106,7 @@ def train(
     if settings.mode == "stream":
         batch_size = min(settings.batch, *map(len, rows))
         steps = math.ceil(min(map(len, rows)) / batch_size)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if settings.anneal else 1.0, total_iters=steps)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
     generator = np.random.default_rng(settings.seed)
     history, every = History(), max(1, steps // READINGS)
     for step in range(1, steps + 1):
