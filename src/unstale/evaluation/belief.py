@@ -18,7 +18,7 @@ MAX_BIAS = 0.02  # of the networks alone, relative to the size of values
 FEW_EPISODES, VERY_FEW_EPISODES = 30, 10
 LARGE_SHARE = 0.3  # of one episode in the variance
 LARGE_TAIL = 0.2  # weight of the values where episodes were cut off
-FEW_EFFECTIVE, VERY_FEW_EFFECTIVE = 0.1, 0.01  # effective samples relative to samples
+FEW_EFFECTIVE, VERY_FEW_EFFECTIVE = 0.1, 0.01  # effective sample size, relative to the number of transitions
 SMALL_OVERLAP, VERY_SMALL_OVERLAP = 0.2, 0.01
 LARGE_BIAS = 0.1  # that TD errors allow off-policy, relative to the size of values
 POOR_FIT = 0.3  # share of the variance of returns that the values explain
@@ -75,9 +75,11 @@ def judge(
     if off_policy:
         share = found.effective_samples / len(data)
         if share < VERY_FEW_EFFECTIVE:
-            low.append(f"the data is worth {share:.1%} of its transitions: it hardly covers what the policy does")
+            low.append(f"the effective sample size is {share:.1%} of the transitions: they hardly cover the policy")
         elif share < FEW_EFFECTIVE:
-            medium.append(f"the data is worth {share:.0%} of its transitions: it covers little of what the policy does")
+            medium.append(
+                f"the effective sample size is {share:.0%} of the transitions: they cover little of the policy"
+            )
         if found.bellman_bias > LARGE_BIAS * size:
             low.append(
                 f"TD errors of held-out episodes allow a bias of {found.bellman_bias:.3g}: raise --steps or --width or "

@@ -25,7 +25,7 @@ class Environment:
         source: an id of ``gymnasium.make``, or a function that returns an environment.
         gamma: the discount. The time limit of a registered environment is moved to the step at which ``γ^t`` is
             ``TAIL``, because the value asked for has no time limit.
-        time_limit: cut episodes after so many steps instead, and bootstrap there.
+        time_limit: cut episodes after this many steps instead, and bootstrap there.
         max_episode_steps: an episode that has not ended by then is an error.
     """
 

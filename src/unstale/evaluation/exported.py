@@ -55,7 +55,7 @@ def load(path: Path, trust_pickle: bool) -> Callable[..., Any]:
 
 
 _UNTRUSTED = (
-    "holds {}, which can run code when it is read; pass --trust-pickle if you trust whoever made it, or export a plain "
+    "holds {}, which can run code when it is read; pass --trust-pickle if you trust its author, or export a plain "
     "network."
 )
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from .errors import EvaluationError, first_line
 from .spaces import ActionSpace, Array, Box, Discrete
 
-WHY = "unpickling runs code that is stored in the file; pass --trust-pickle if you trust whoever made it"
+WHY = "unpickling runs code that is stored in the file; pass --trust-pickle if you trust its author"
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 SAMPLED_ACTIONS = 8  # per state, for expectations over actions of a stochastic policy
 

@@ -82,7 +82,7 @@ def _table(found: Evaluation) -> str:
         ("converged", f"{'yes' if verdict.converged else 'no'}; {describe_movement(verdict.moved)} in the last half"),
         ("variance of held-out returns explained", _percent(verdict.explained)),
         ("variance relative to Monte Carlo", _percent(estimates.variance_ratio)),
-        ("effective transitions", _count(estimates.effective_samples)),
+        ("effective sample size", _count(estimates.effective_samples)),
         ("bias that TD errors allow", _number(estimates.bellman_bias)),
         ("probability of logged actions", _percent(estimates.overlap)),
         ("data", f"{found.episodes:,} episodes, {found.transitions:,} transitions"),

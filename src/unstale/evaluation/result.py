@@ -83,7 +83,7 @@ class Evaluation:
             f"from                        {self.episodes:,} episodes, {self.transitions:,} transitions",
         ]
         if not math.isnan(self.estimates.effective_samples):
-            lines.append(f"effective transitions       {self.estimates.effective_samples:,.0f}")
+            lines.append(f"effective sample size       {self.estimates.effective_samples:,.0f}")
             lines.append(f"bias that TD errors allow   {self.estimates.bellman_bias:.3g}")
         return "\n".join(lines)
 

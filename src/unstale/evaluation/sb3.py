@@ -179,7 +179,7 @@ def _activation(saved: Mapping[str, Any], default: str) -> type[nn.Module] | Non
 def _layers(
     weights: Mapping[str, Tensor], prefix: str, activation: type[nn.Module] | None, last: bool = False
 ) -> nn.Sequential | None:
-    """Linear layers ``prefix.0``, ``prefix.2``, …, each followed by the activation, except the last if it says so."""
+    """Linear layers ``prefix.0``, ``prefix.2``, … with activations between them, and after the last unless ``last``."""
     if activation is None:
         return None
     layers: list[nn.Module] = []
