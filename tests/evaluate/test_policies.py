@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -166,6 +167,47 @@ def test_exported_code_is_refused(tmp_path, part, old, new):
     export(tmp_path / "policy.pt2")
     with pytest.raises(EvaluationError, match="--trust-pickle"):
         load_policy(str(edited(tmp_path / "policy.pt2", part, old, new)))
+
+
+def ambiguous(path: Path, way: str) -> Path:
+    """An archive in which torch finds another graph, with a function that is not an operator, than zipfile does."""
+    harmful = edited(path, "models/model.json", "torch.ops.aten.tanh.default", "torch.serialization.os.getcwd")
+    copy = path.with_name(f"ambiguous.{path.name}")
+    if way == "two archives":
+        copy.write_bytes(harmful.read_bytes() + path.read_bytes())
+        return copy
+    with (
+        zipfile.ZipFile(path) as source,
+        zipfile.ZipFile(harmful) as other,
+        zipfile.ZipFile(copy, "w") as target,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # of a name that is there already
+        for name in source.namelist():
+            if name.endswith("models/model.json"):
+                first = name if way == "two members" else name.replace("model.json", "MODEL.JSON")
+                target.writestr(first, other.read(name))
+            target.writestr(name, source.read(name))
+    return copy
+
+
+@pytest.mark.parametrize("way", ["two archives", "two members", "upper case"])
+def test_what_was_checked_of_an_exported_file_is_what_is_loaded(tmp_path, way):
+    module = export(tmp_path / "policy.pt2")
+    path = str(ambiguous(tmp_path / "policy.pt2", way))
+    if way == "upper case":
+        with pytest.raises(EvaluationError, match=r"truncated or not a file of torch\.export"):
+            load_policy(path)
+        return
+    policy = load_policy(path)
+    policy.check(None, DISCRETE)
+    assert policy.act(OBSERVATIONS).tolist() == module(torch.as_tensor(OBSERVATIONS)).argmax(-1).tolist()
+
+
+def test_deeply_nested_exported_files_are_refused(tmp_path):
+    export(tmp_path / "policy.pt2")
+    with pytest.raises(EvaluationError, match=r"not a file of torch\.export"):
+        load_policy(str(edited(tmp_path / "policy.pt2", "models/model.json", "{", "[" * 100_000 + "{")))
 
 
 class Harmful:
