@@ -246,6 +246,10 @@ def test_c51_projects_as_the_paper():
     found = distributions.c51(reward, probs, terminated, GAMMA, ATOMS)
     torch.testing.assert_close(found, project(reward, probs, terminated, ATOMS))
     torch.testing.assert_close(found.sum(-1), torch.ones(20))
+    for gamma in (torch.full((20,), GAMMA), torch.tensor(GAMMA)):
+        torch.testing.assert_close(distributions.c51(reward, probs, terminated, gamma, ATOMS), found)
+    with pytest.raises(ValueError, match="terminated must have the shape"):
+        distributions.c51(reward, probs, terminated[:1], GAMMA, ATOMS)
 
 
 def test_hl_gauss_is_a_cut_normal_distribution():

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import unstale
+from unstale._optimizer import CorrectedOptimizer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -171,3 +172,8 @@ def test_the_reference_names_what_exists():
     listed = {name.split(".")[-1] for name in names}
     classes = {name for name in unstale.__all__ if inspect.isclass(getattr(unstale, name))}
     assert classes <= listed
+    assert all(f"unstale.{name}" in page for name in unstale.__all__ if inspect.ismodule(getattr(unstale, name)))
+    internal = {"ready_groups", "state_of"}
+    methods = {name for name, found in vars(CorrectedOptimizer).items() if inspect.isfunction(found)}
+    members = set(re.search(r"CorrectedOptimizer\(\)\n +:members: (.*)", page)[1].split(", "))
+    assert {name for name in methods if not name.startswith("_")} == members | internal

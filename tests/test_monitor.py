@@ -304,6 +304,21 @@ def test_cost_is_measured_on_request():
     assert math.isnan(without_functions.measure_cost())
 
 
+def test_cost_leaves_other_networks_alone():
+    """The prediction depends on a trunk that another optimizer trains: its ``.grad`` is not touched."""
+    trunk, head, stream = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1), Stream()
+    model = torch.nn.Sequential(trunk, torch.nn.Tanh(), head)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
+    monitor = unstale.Monitor(head, optimizer)
+    value, target = monitor.observe(stream.batch(model))
+    (value - target.detach()).square().mean().backward()
+    optimizer.step()
+    before = trunk.weight.grad.clone()
+    trunk.bias.grad = None
+    monitor.measure_cost(steps=1, rounds=1)
+    assert torch.equal(trunk.weight.grad, before) and trunk.bias.grad is None
+
+
 def test_cost_refuses_hooks_that_step():
     model, monitor, _ = train(mlp, OPTIMIZERS["adam"], 3)
     model[0].weight.register_post_accumulate_grad_hook(lambda p: None)

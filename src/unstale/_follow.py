@@ -55,7 +55,7 @@ def followed_by(settings: dict[str, Any], groups: Sequence[dict[str, Any]], foll
     if not followed or name in ("none", "oracle"):
         return []
     if settings["recursion"] == "literal":
-        raise ValueError("recursion='literal' knows no followed networks; use recursion='displacement'.")
+        raise ValueError("recursion='literal' does not support followed networks; use recursion='displacement'.")
     if name not in NEED_COPIES:
         return list(followed)
     shapes = [list(p.shape) for group in groups for p in group["params"]]

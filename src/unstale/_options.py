@@ -139,7 +139,7 @@ def refuse_unused(given: dict[str, Any], groups: Sequence[dict[str, Any]]) -> No
     """Warn about options that were given but have no effect on any of the groups; raise for a contradiction.
 
     Args:
-        given: options as they were given for these groups. Defaults are not taken for a wish.
+        given: options as they were given for these groups. Default values never warn.
         groups: the settings of the groups.
     """
     used = list(dict.fromkeys(settings["correction"] for settings in groups))

@@ -15,6 +15,7 @@ from torch.optim import SGD, Optimizer
 from ._batch import BackwardCall
 from ._flat_params import FlatParams
 from .optimizers import CorrectedAdam, CorrectedSGD
+from .per_sample.ownership import leaves
 
 
 @contextmanager
@@ -51,12 +52,16 @@ def measure(optimizer: Optimizer, params: FlatParams, call: BackwardCall, steps:
         steps: per round.
         rounds: of both in turn. Their median is returned.
     """
-    if any(p._post_accumulate_grad_hooks for p in params.parameters):
+    reached = leaves(call.evaluate_again().prediction)  # of other networks too
+    if any(p._post_accumulate_grad_hooks for p in reached):
         raise RuntimeError(
             "the cost cannot be measured: the parameters have hooks that run after their gradients are accumulated."
         )
     kept = [p.data for p in params.parameters]
+    gradients = [p.grad for p in reached]
     try:
+        for p in reached:
+            p.grad = None
         for p in params.parameters:
             p.data = p.data.clone()
         plain, corrected = _steps(optimizer, params, call)
@@ -69,6 +74,8 @@ def measure(optimizer: Optimizer, params: FlatParams, call: BackwardCall, steps:
     finally:
         for p, values in zip(params.parameters, kept, strict=True):
             p.data = values
+        for p, gradient in zip(reached, gradients, strict=True):
+            p.grad = gradient
     return statistics.median(ratios[1:])  # the first round allocates
 
 

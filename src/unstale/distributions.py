@@ -34,8 +34,10 @@ def c51(reward: Tensor, next_probs: Tensor, terminated: Tensor, gamma: float | T
             f"atom, but has shape {list(next_probs.shape)}."
         )
     atoms = atoms.detach().to(next_probs)
-    moved = torch.stack([td(reward, atom.expand(reward.shape), terminated, gamma) for atom in atoms], -1)
-    moved = moved.detach().to(next_probs).clamp(float(atoms[0]), float(atoms[-1]))
+    nothing = torch.zeros_like(reward, dtype=next_probs.dtype)
+    discount = td(nothing, nothing + 1, terminated, gamma)  # γ (1 - terminated)
+    moved = reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms
+    moved = moved.to(next_probs).clamp(float(atoms[0]), float(atoms[-1]))
     # An atom that falls between two others is shared by them.
     share = (1 - (moved.unsqueeze(-2) - atoms.unsqueeze(-1)).abs() / spacing).clamp(min=0)  # [m, onto, from]
     return (share * next_probs.unsqueeze(-2)).sum(-1)

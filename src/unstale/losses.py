@@ -138,7 +138,8 @@ def _cross_entropy_slope(logits: Tensor, target: Tensor) -> Tensor:
     return logits.softmax(-1) * target.sum(-1, keepdim=True) - target
 
 
-# ``-Σ_a y_a log softmax(f)_a`` of logits ``f [m, k]`` against probabilities ``y [m, k]``, as torch's ``cross_entropy``.
+#: ``-Σ_a y_a log softmax(f)_a`` of logits ``f [m, k]`` against probabilities ``y [m, k]``, as torch's
+#: ``cross_entropy``.
 cross_entropy = RowLoss(_cross_entropy, _cross_entropy_slope, same_length=True)
 
 

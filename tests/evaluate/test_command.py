@@ -20,6 +20,7 @@ from unstale.evaluation import load_values
 from unstale.evaluation.spaces import Discrete
 
 register()
+TRANSITIONS = len(log_walk(0.5, 20, 0)["rewards"])
 TINY = ["--gamma", "0.9", "--episodes", "10", "--steps", "30", "--batch", "8", "--networks", "2", "--width", "4"]
 
 
@@ -33,6 +34,11 @@ def ppo(folder: Path, inputs: int, actions: int | None) -> str:
     weights = mlp_weights({"mlp_extractor.policy_net.0": (inputs, 4), "action_net": (4, actions or 1)})
     weights |= {} if actions else {"log_std": torch.zeros(1)}
     return str(save_sb3(folder / f"ppo_{inputs}_{actions}.zip", weights, inputs, actions))
+
+
+def dqn(folder: Path) -> str:
+    weights = mlp_weights({"q_net.q_net.0": (2, 4), "q_net.q_net.2": (4, 2)})
+    return str(save_sb3(folder / "dqn.zip", weights, 2, 2))
 
 
 def truncated_zip(folder: Path) -> str:
@@ -50,6 +56,11 @@ def data_file(folder: Path, **changes: np.ndarray | None) -> str:
     columns = {name: x for name, x in (log_walk(0.5, 20, 0) | changes).items() if x is not None}
     np.savez(folder / "data.npz", **columns)
     return str(folder / "data.npz")
+
+
+def numbered_file(folder: Path, first: int) -> str:
+    states = np.arange(TRANSITIONS) + first
+    return data_file(folder, observations=states, next_observations=states)
 
 
 def truncated_npz(folder: Path) -> str:
@@ -88,6 +99,13 @@ BAD = {
     "NaN rewards in data": (lambda f: (data_file(f, rewards=nan_rewards()), "random"), "not finite"),
     "missing column": (lambda f: (data_file(f, rewards=None), "random"), "no column rewards"),
     "rows do not match": (lambda f: (data_file(f, rewards=np.ones(3)), "random"), "rows"),
+    "text in data": (lambda f: (data_file(f, rewards=np.full(TRANSITIONS, "a")), "random"), "real numbers"),
+    "flags in data": (lambda f: (data_file(f, terminated=np.full(TRANSITIONS, np.nan)), "random"), "the entry nan"),
+    "states below 0": (lambda f: (numbered_file(f, -1), "logged"), "numbered from 0"),
+    "other observations": (lambda f: (numbered_file(f, 0), "random", "--env", "test/Walk-v0"), "are of shape (2,)"),
+    "samples of a DQN": (lambda f: ("test/Walk-v0", dqn(f), "--stochastic"), "leave out --stochastic"),
+    "correction": (lambda f: ("test/Walk-v0", "random", "--correction", "all"), "correction must be one of none"),
+    "seed": (lambda f: ("test/Walk-v0", "random", "--seed", "-1"), "seed must be at least 0"),
     "few episodes": (lambda f: ("test/Walk-v0", "random", "--episodes", "3"), "at least 4"),
     "gamma": (lambda f: ("test/Walk-v0", "random", "--gamma", "1.5"), "gamma must be in [0, 1]"),
     "logged policy of an environment": (lambda f: ("test/Walk-v0", "logged"), "logged transitions"),

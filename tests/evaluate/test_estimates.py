@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -188,6 +189,61 @@ def test_time_limits_bootstrap():
     true = walk_values(0.5).mean()
     assert found.value == pytest.approx(true, abs=0.08)
     assert found.estimates.realised.size < found.transitions
+
+
+def test_value_of_the_next_reward():
+    """Without bootstrapping the value is the mean reward of the first step."""
+    found = unstale.evaluate("test/Walk-v0", lambda observation: 1, **TINY | dict(gamma=0.0, episodes=200))
+    assert 1 / STATES in found.estimates.estimate
+
+
+@pytest.mark.parametrize("action", [1, 1.0, np.float64(1)], ids=repr)
+def test_discrete_actions_of_any_type(action):
+    found = unstale.evaluate("test/Walk-v0", lambda observation: action, **TINY | dict(steps=10))
+    assert found.value == pytest.approx(walk_values(1.0).mean(), abs=0.1)
+
+
+def test_continuous_actions_in_double_precision():
+    found = unstale.evaluate("test/Slide-v0", lambda observation: np.array([0.5]), **TINY | dict(steps=10))
+    assert found.value < 0
+
+
+def test_stream_of_fewer_transitions_than_a_batch():
+    """The networks leave out episodes of different lengths, and have batches of one size."""
+    data = episodes([2, 3, 4, 1], [False] * 4)
+    columns = {name: getattr(data, name) for name in ("observations", "actions", "rewards", "next_observations")}
+    columns |= dict(terminated=data.terminated)
+    found = unstale.evaluate(columns, "logged", gamma=GAMMA, mode="stream", batch=16, networks=2, width=4)
+    assert found.history.steps == [1] and found.history.samples == [4]
+    assert math.isnan(found.verdict.moved) and not found.verdict.converged
+
+
+class Corridor(gymnasium.Env):
+    """Numbered states in a row; 1 moves right and 0 left, from the middle. The right end pays 1."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(5), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._state = 2
+        return self._state, {}
+
+    def step(self, action):
+        self._state += 1 if action else -1
+        return self._state, float(self._state == 4), self._state in (0, 4), False, {}
+
+
+def test_monte_carlo_beside_data_that_misses_the_policy():
+    """The data never goes right; states that it does not have are known from the environment."""
+    states = np.array([2, 1] * 20)
+    columns = dict(observations=states, next_observations=states - 1, actions=np.zeros(40, int), rewards=np.zeros(40))
+    columns |= dict(terminated=states == 1)
+    found = unstale.evaluate(columns, lambda observation: 1, env=Corridor, **TINY)
+    assert found.monte_carlo.value == pytest.approx(GAMMA) and found.monte_carlo.value not in found.estimates.estimate
+    assert found.networks[0].mean.shape == (5,)
+    assert found.verdict.belief == "low" and found.verdict.bias == pytest.approx(-GAMMA, abs=0.2)
+    assert any("Monte Carlo gives 0.9" in reason for reason in found.verdict.reasons)
+    assert any("probability of 0%" in reason for reason in found.verdict.reasons)
 
 
 def test_undiscounted_values_need_terminations():

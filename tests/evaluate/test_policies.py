@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_activation_is_read_from_the_file(tmp_path):
     policy.check(None, DISCRETE)
     logits = linear(weights, "action_net", relu(linear(weights, "mlp_extractor.policy_net.0", OBSERVATIONS)))
     np.testing.assert_allclose(policy.outputs(OBSERVATIONS), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_log_std_is_limited_in_sac_alone(tmp_path):
+    ppo = mlp_weights({"mlp_extractor.policy_net.0": (3, 8), "action_net": (8, 1)})
+    ppo["log_std"] = torch.full((1,), 3.0, dtype=torch.float32)
+    sac = mlp_weights({"actor.latent_pi.0": (3, 8), "actor.mu": (8, 1), "actor.log_std": (8, 1)})
+    sac["actor.log_std.bias"] += 100
+    for weights, expected in ((ppo, 3.0), (sac, 2.0)):
+        policy = load_policy(str(save_sb3(tmp_path / "model.zip", weights, 3, None)))
+        log_std = policy._module(torch.as_tensor(OBSERVATIONS))[:, 1]
+        torch.testing.assert_close(log_std, torch.full_like(log_std, expected))
 
 
 def test_dqn(tmp_path):
@@ -155,6 +167,47 @@ def test_exported_code_is_refused(tmp_path, part, old, new):
     export(tmp_path / "policy.pt2")
     with pytest.raises(EvaluationError, match="--trust-pickle"):
         load_policy(str(edited(tmp_path / "policy.pt2", part, old, new)))
+
+
+def ambiguous(path: Path, way: str) -> Path:
+    """An archive in which torch finds another graph, with a function that is not an operator, than zipfile does."""
+    harmful = edited(path, "models/model.json", "torch.ops.aten.tanh.default", "torch.serialization.os.getcwd")
+    copy = path.with_name(f"ambiguous.{path.name}")
+    if way == "two archives":
+        copy.write_bytes(harmful.read_bytes() + path.read_bytes())
+        return copy
+    with (
+        zipfile.ZipFile(path) as source,
+        zipfile.ZipFile(harmful) as other,
+        zipfile.ZipFile(copy, "w") as target,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # of a name that is there already
+        for name in source.namelist():
+            if name.endswith("models/model.json"):
+                first = name if way == "two members" else name.replace("model.json", "MODEL.JSON")
+                target.writestr(first, other.read(name))
+            target.writestr(name, source.read(name))
+    return copy
+
+
+@pytest.mark.parametrize("way", ["two archives", "two members", "upper case"])
+def test_what_was_checked_of_an_exported_file_is_what_is_loaded(tmp_path, way):
+    module = export(tmp_path / "policy.pt2")
+    path = str(ambiguous(tmp_path / "policy.pt2", way))
+    if way == "upper case":
+        with pytest.raises(EvaluationError, match=r"truncated or not a file of torch\.export"):
+            load_policy(path)
+        return
+    policy = load_policy(path)
+    policy.check(None, DISCRETE)
+    assert policy.act(OBSERVATIONS).tolist() == module(torch.as_tensor(OBSERVATIONS)).argmax(-1).tolist()
+
+
+def test_deeply_nested_exported_files_are_refused(tmp_path):
+    export(tmp_path / "policy.pt2")
+    with pytest.raises(EvaluationError, match=r"not a file of torch\.export"):
+        load_policy(str(edited(tmp_path / "policy.pt2", "models/model.json", "{", "[" * 100_000 + "{")))
 
 
 class Harmful:

@@ -31,7 +31,7 @@ class Blocks(Correction):
     """``η ← β (η − ζᵀ d)``, then ``ζ ← β ζ + (1-β) Z``, with ``Z`` cut into blocks of the given sizes.
 
     Neighbouring blocks of equal size are stored and multiplied together, ``[..., count, size, size]``. The stored
-    matrices are ``ζᵀ``. If networks are followed, a block has so many more columns as ``followed`` gives for it.
+    matrices are ``ζᵀ``. If networks are followed, ``followed`` has the number of further columns of each block.
 
     Writing ``ζ`` takes longer than reading it. It decays by a number beside it, which is multiplied in when it is
     written next. With ``merge_every`` above 1, that many batches are buffered before they are added to it in one matrix

@@ -67,7 +67,7 @@ def evaluate(
         correction: of :class:`unstale.CorrectedAdam`.
         stochastic: sample the policy's actions. By default the most likely one is taken.
         trust_pickle: unpickle a policy's file, which runs code that is stored in it.
-        time_limit: cut episodes after so many steps.
+        time_limit: cut episodes after this many steps.
         max_episode_steps: an episode that is longer is an error.
         seed: of episodes, networks and batches.
         out: a folder for the value networks and the report.
@@ -78,6 +78,8 @@ def evaluate(
         MissingPackageError: a package is not installed.
     """
     require("numpy")
+    if out is not None:
+        require("safetensors")
     from .pipeline import run
     from .training import Settings
 

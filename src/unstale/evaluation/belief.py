@@ -8,18 +8,18 @@ from typing import Literal
 
 import numpy as np
 
-from .interval import Estimates
+from .interval import Estimates, Interval
 from .training import History
 from .transitions import Transitions
 
 Level = Literal["high", "medium", "low"]
-MAX_MOVE = 0.02  # of the estimate between the third and the last fourth of training, relative to the size of values
+MAX_MOVE = 0.02  # of the estimate between the third and the last quarter of training, relative to the size of values
 MAX_BIAS = 0.02  # of the networks alone, relative to the size of values
 FEW_EPISODES, VERY_FEW_EPISODES = 30, 10
 LARGE_SHARE = 0.3  # of one episode in the variance
 LARGE_TAIL = 0.2  # weight of the values where episodes were cut off
-FEW_EFFECTIVE, VERY_FEW_EFFECTIVE = 0.1, 0.01  # effective samples relative to samples
-SMALL_OVERLAP = 0.2
+FEW_EFFECTIVE, VERY_FEW_EFFECTIVE = 0.1, 0.01  # effective sample size, relative to the number of transitions
+SMALL_OVERLAP, VERY_SMALL_OVERLAP = 0.2, 0.01
 LARGE_BIAS = 0.1  # that TD errors allow off-policy, relative to the size of values
 POOR_FIT = 0.3  # share of the variance of returns that the values explain
 
@@ -30,7 +30,7 @@ class Verdict:
 
     Attributes:
         converged: whether the networks' own estimate has stopped moving.
-        moved: how far it moved over the last half of training, relative to the size of values.
+        moved: how far it moved over the last half of training, relative to the size of values; NaN after one reading.
         belief: how much to believe the interval.
         reasons: why not more.
         explained: share of the variance of held-out returns that values explain; NaN if returns are not known.
@@ -45,13 +45,19 @@ class Verdict:
     bias: float
 
 
-def judge(data: Transitions, found: Estimates, history: History, gamma: float, off_policy: bool) -> Verdict:
-    """Apply the rules of this module, in order."""
+def judge(
+    data: Transitions, found: Estimates, monte_carlo: Interval, history: History, gamma: float, off_policy: bool
+) -> Verdict:
+    """Apply the rules of this module, in order.
+
+    Args:
+        monte_carlo: from episodes of the policy, if it was run.
+    """
     size = _size_of_values(found)
     moved = _moved(history, size)
     converged = moved < MAX_MOVE
     explained = _explained(found)
-    bias = float(np.mean(found.networks)) - found.monte_carlo.value
+    bias = float(np.mean(found.networks)) - monte_carlo.value
     low, medium = [], []
     if data.episodes < VERY_FEW_EPISODES:
         low.append(f"only {data.episodes} episodes: the interval is a guess below {VERY_FEW_EPISODES}")
@@ -59,7 +65,7 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
         medium.append(f"only {data.episodes} episodes: the interval is rough below {FEW_EPISODES}")
     if found.largest_share > LARGE_SHARE:
         medium.append(f"one episode makes up {found.largest_share:.0%} of the variance: rare events decide the value")
-    elif found.estimate.high - found.estimate.low < 1e-3 * abs(found.estimate.value) and not off_policy:
+    elif found.estimate.high - found.estimate.low <= 1e-3 * abs(found.estimate.value) and not off_policy:
         medium.append(
             f"all {data.episodes} episodes are alike: events rarer than {3 / data.episodes:.1%} may be missed"
         )
@@ -69,28 +75,36 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
     if off_policy:
         share = found.effective_samples / len(data)
         if share < VERY_FEW_EFFECTIVE:
-            low.append(f"the data is worth {share:.1%} of its transitions: it hardly covers what the policy does")
+            low.append(f"the effective sample size is {share:.1%} of the transitions: they hardly cover the policy")
         elif share < FEW_EFFECTIVE:
-            medium.append(f"the data is worth {share:.0%} of its transitions: it covers little of what the policy does")
+            medium.append(
+                f"the effective sample size is {share:.0%} of the transitions: they cover little of the policy"
+            )
         if found.bellman_bias > LARGE_BIAS * size:
             low.append(
                 f"TD errors of held-out episodes allow a bias of {found.bellman_bias:.3g}: raise --steps or --width or "
                 "log more data"
             )
         if found.overlap < SMALL_OVERLAP:
-            medium.append(f"the policy takes the logged action with a probability of {found.overlap:.0%} only")
+            (low if found.overlap < VERY_SMALL_OVERLAP else medium).append(
+                f"the policy takes the logged action with a probability of {found.overlap:.0%} only"
+            )
+        if monte_carlo.low > found.estimate.high or monte_carlo.high < found.estimate.low:
+            low.append(f"Monte Carlo gives {monte_carlo}, which is outside the interval")
         if not converged:
-            low.append(f"the networks have not converged: their estimate still moved by {moved:.1%} of the values")
-        if len(low) == 0:
+            low.append(f"the networks have not converged: their estimate {describe_movement(moved)}")
+        if not low and math.isnan(monte_carlo.value):
             medium.append("no returns of this policy are known: the interval relies on the networks")
+        elif not low:
+            medium.append("the interval relies on the networks; that of Monte Carlo does not")
     level: Level = "low" if low else "medium" if medium else "high"
     reasons = low + medium
     if not off_policy and not converged:
         reasons.append(
-            f"the networks have not converged (their estimate moved by {moved:.1%}); the interval corrects for it, the "
-            "saved values do not: raise --steps"
+            f"the networks have not converged (their estimate {describe_movement(moved)}); the interval corrects for "
+            "it, the saved values do not: raise --steps"
         )
-    if not off_policy and abs(bias) > MAX_BIAS * size and float(np.mean(found.networks)) not in found.monte_carlo:
+    if not off_policy and abs(bias) > MAX_BIAS * size and float(np.mean(found.networks)) not in monte_carlo:
         reasons.append(
             f"the networks alone are off by {bias:.3g}; the interval corrects for it, the saved values do not"
         )
@@ -101,6 +115,11 @@ def judge(data: Transitions, found: Estimates, history: History, gamma: float, o
     return Verdict(converged, moved, level, reasons, explained, bias)
 
 
+def describe_movement(moved: float) -> str:
+    """What to say of :attr:`Verdict.moved`."""
+    return "was measured only once" if math.isnan(moved) else f"moved by {moved:.1%}"
+
+
 def _size_of_values(found: Estimates) -> float:
     spread = float(found.realised.std()) if len(found.realised) > 1 else 0.0
     return max(abs(found.estimate.value), spread, 1e-12)
@@ -108,9 +127,9 @@ def _size_of_values(found: Estimates) -> float:
 
 def _moved(history: History, size: float) -> float:
     means = np.array(history.estimates).mean(1)
-    quarter = len(means) // 4
-    if quarter == 0:
-        return math.inf
+    if len(means) < 2:
+        return math.nan
+    quarter = max(1, len(means) // 4)
     return float(abs(means[-quarter:].mean() - means[-2 * quarter : -quarter].mean())) / size
 
 

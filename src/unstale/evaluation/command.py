@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
     add("--correction", default="auto", help="of CorrectedAdam; none is Adam (default: %(default)s)")
     add("--stochastic", action="store_true", help="sample actions instead of taking the most likely one")
     add("--trust-pickle", action="store_true", help="unpickle the policy's file, which runs code stored in it")
-    add("--time-limit", type=int, help="cut episodes after so many steps, and bootstrap there")
+    add("--time-limit", type=int, help="cut episodes after this many steps, and bootstrap there")
     add("--max-episode-steps", type=int, default=10_000, help="longer episodes are an error (default: %(default)s)")
     add("--seed", type=int, default=0, help="of episodes, networks and batches (default: %(default)s)")
     add("--out", default="evaluation", help="folder for value networks and report (default: %(default)s)")

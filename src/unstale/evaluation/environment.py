@@ -10,7 +10,7 @@ import numpy as np
 
 from .errors import EvaluationError, first_line, require
 from .policies import Policy
-from .spaces import Array, action_space, observation_size
+from .spaces import ActionSpace, Array, Discrete, action_space, numbered_states
 from .transitions import Transitions, join
 
 PARALLEL = 16  # episodes that are run at the same time, so that the policy acts on batches
@@ -25,7 +25,7 @@ class Environment:
         source: an id of ``gymnasium.make``, or a function that returns an environment.
         gamma: the discount. The time limit of a registered environment is moved to the step at which ``γ^t`` is
             ``TAIL``, because the value asked for has no time limit.
-        time_limit: cut episodes after so many steps instead, and bootstrap there.
+        time_limit: cut episodes after this many steps instead, and bootstrap there.
         max_episode_steps: an episode that has not ended by then is an error.
     """
 
@@ -39,20 +39,20 @@ class Environment:
         self.gymnasium = require("gymnasium")
         self._source, self._options = source, {}
         self.name = source if isinstance(source, str) else getattr(source, "__name__", "environment")
-        self._gamma, self._time_limit, self._max_steps = gamma, time_limit, max_episode_steps
+        self._time_limit, self._max_steps = time_limit, max_episode_steps
+        one = self._make()
         if isinstance(source, str):
-            registered = self._make().spec
             if time_limit is not None:
                 self._options = dict(max_episode_steps=time_limit)
-            elif gamma < 1 and registered is not None and registered.max_episode_steps is not None:
-                self._options = dict(max_episode_steps=math.ceil(math.log(TAIL) / math.log(gamma)))
-        self._environments = [self._make()]
-        one = self._environments[0]
+            elif gamma < 1 and one.spec is not None and one.spec.max_episode_steps is not None:
+                self._options = dict(max_episode_steps=_steps_until_tail(gamma))
+            if self._options:
+                one.close()
+                one = self._make()
+        self._environments = [one]
         self.space = action_space(one.action_space)
         self.observation_space = one.observation_space
-        observation_size(self.observation_space)
-        self.states = int(one.observation_space.n) if type(one.observation_space).__name__ == "Discrete" else None
-        self._first_state = int(one.observation_space.start) if self.states is not None else 0
+        self.states = numbered_states(one.observation_space)
 
     def _make(self) -> Any:
         if not isinstance(self._source, str):
@@ -69,7 +69,7 @@ class Environment:
         """Observations after ``count`` resets."""
         one = self._environments[0]
         states = [one.reset(seed=_seed(seed, 1, 0))[0], *(one.reset()[0] for _ in range(count - 1))]
-        return self._observations(states)
+        return _stacked(states)
 
     def run(self, policy: Policy, episodes: int, seed: int, progress: Progress) -> Transitions:
         """Run whole episodes. Their number is fixed, so that short ones are not preferred."""
@@ -83,14 +83,15 @@ class Environment:
         steps = 0
         while running:
             slots = list(running)
-            observations = self._observations([current[i] for i in slots])
+            observations = _stacked([current[i] for i in slots])
             actions = policy.act(observations)
             checked = self.space.check(actions, f"the policy {policy.name}")
             for row, i in enumerate(slots):
                 episode = running[i]
-                following, reward, terminated, truncated, _ = self._environments[i].step(_single(actions[row]))
+                action = _native(actions[row], self.space)
+                following, reward, terminated, truncated, _ = self._environments[i].step(action)
                 _check_reward(reward, episode)
-                episode.add(observations[row], checked[row], float(reward), following, terminated, truncated)
+                episode.add(observations[row], checked[row], float(reward), following, bool(terminated))
                 current[i] = following
                 steps += 1
                 if terminated or truncated:
@@ -112,21 +113,15 @@ class Environment:
         for one in self._environments:
             one.close()
 
-    def _observations(self, observations: list[Any]) -> Array:
-        return np.stack([np.asarray(one) for one in observations]) - (self._first_state if self.states else 0)
-
     def _transitions(self, episode: _Episode) -> Transitions:
-        following = self._observations(episode.following)
-        flags = np.zeros(len(following), dtype=bool)
-        terminated, truncated = flags.copy(), flags
-        terminated[-1], truncated[-1] = episode.terminated, not episode.terminated
+        is_last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
         return Transitions(
             np.stack(episode.observations),
             np.stack(episode.actions),
             np.array(episode.rewards),
-            following,
-            terminated,
-            truncated,
+            _stacked(episode.following),
+            is_last & episode.terminated,
+            is_last & (not episode.terminated),
             self.space,
             self.states,
         )
@@ -141,12 +136,12 @@ class _Episode:
         self.following: list[Any] = []
         self.terminated = False
 
-    def add(self, observation: Array, action: Array, reward: float, following: Any, terminated: bool, _: bool) -> None:
+    def add(self, observation: Array, action: Array, reward: float, following: Any, terminated: bool) -> None:
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
         self.following.append(following)
-        self.terminated = bool(terminated)
+        self.terminated = terminated
 
 
 def _check_reward(reward: Any, episode: _Episode) -> None:
@@ -157,8 +152,17 @@ def _check_reward(reward: Any, episode: _Episode) -> None:
         )
 
 
-def _single(action: Array) -> Any:
-    return int(action) if action.ndim == 0 and np.issubdtype(action.dtype, np.integer) else action
+def _stacked(observations: list[Any]) -> Array:
+    return np.stack([np.asarray(one) for one in observations])
+
+
+def _native(action: Array, space: ActionSpace) -> Any:
+    """An action of the type that the environment takes."""
+    return int(action) if isinstance(space, Discrete) else np.asarray(action, space.low.dtype)
+
+
+def _steps_until_tail(gamma: float) -> int:
+    return math.ceil(math.log(TAIL) / math.log(gamma)) if gamma > 0 else 1
 
 
 def _seed(seed: int, stream: int, number: int) -> int:

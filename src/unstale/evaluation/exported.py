@@ -2,17 +2,20 @@
 
 ``torch.export.load`` unpickles some parts of a file, resolves names of functions, evaluates expressions of sizes and
 opens compiled libraries. So a file is refused unless it holds plain tensors, operators of ATen and simple sizes only.
+
+A copy of what was checked is loaded, not the file: in a malformed archive torch can find other members than zipfile.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +42,12 @@ def load(path: Path, trust_pickle: bool) -> Callable[..., Any]:
     Raises:
         EvaluationError: it is malformed, or needs ``trust_pickle``.
     """
-    if not trust_pickle:
-        _check(path)
+    source = path if trust_pickle else _copy(_read(path), path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if trust_pickle:
-                return torch.export.load(path).module()
-            with _no_unpickling():
-                return torch.export.load(path).module()
+            with nullcontext() if trust_pickle else _no_unpickling():
+                return torch.export.load(source).module()
     except _UnpicklingRefused as error:
         raise EvaluationError(f"{path} {_UNTRUSTED.format('a pickle')}") from error
     except Exception as error:
@@ -55,47 +55,65 @@ def load(path: Path, trust_pickle: bool) -> Callable[..., Any]:
 
 
 _UNTRUSTED = (
-    "holds {}, which can run code when it is read; pass --trust-pickle if you trust whoever made it, or export a plain "
+    "holds {}, which can run code when it is read; pass --trust-pickle if you trust its author, or export a plain "
     "network."
 )
 
 
-def _check(path: Path) -> None:
+def _read(path: Path) -> dict[str, bytes]:
+    """The members of an archive by their names."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
             if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
                 raise EvaluationError(f"{path} has more than {MAX_BYTES >> 30} GiB when unpacked; it is not read.")
-            damaged = archive.testzip()
-            documents = {name: json.loads(archive.read(name)) for name in names if name.endswith(".json")}
+            return {name: archive.read(name) for name in archive.namelist()}  # read() verifies checksums
     except EvaluationError:
         raise
-    except Exception as error:  # zipfile, zlib and json raise nearly any type for malformed files
+    except Exception as error:  # zipfile and zlib raise nearly any type for malformed files
         raise EvaluationError(f"{path} is truncated or not a file of torch.export: {first_line(error)}") from error
-    models = [name for name in documents if "/models/" in f"/{name}"]
-    if damaged or not models:
+
+
+def _copy(members: dict[str, bytes], path: Path) -> io.BytesIO:
+    """An archive of these members, if reading them runs no code."""
+    names = [name.lower() for name in members]  # torch ignores case
+    if len(set(names)) < len(names) or not any("/models/" in f"/{name}" for name in names):
         raise EvaluationError(f"{path} is truncated or not a file of torch.export.")
     if any("/aotinductor/" in name for name in names):
         raise EvaluationError(f"{path} {_UNTRUSTED.format('compiled code')}")
-    for document in documents.values():
-        for key, value in _entries(document):
-            if key == "use_pickle" and value:
-                raise EvaluationError(f"{path} {_UNTRUSTED.format('a pickle')}")
-            if key == "target" and isinstance(value, str) and not OPERATOR.fullmatch(value):
-                raise EvaluationError(f"{path} {_UNTRUSTED.format(f'the function {value[:80]}')}")
-            if key == "expr_str" and not SIZE.fullmatch(str(value)):
-                raise EvaluationError(f"{path} {_UNTRUSTED.format(f'the expression {str(value)[:80]}')}")
+    copy = io.BytesIO()
+    with zipfile.ZipFile(copy, "w") as archive:
+        for name, content in members.items():
+            if name.lower().endswith(".json"):
+                _check(content, path)
+            archive.writestr(name, content)
+    copy.seek(0)
+    return copy
+
+
+def _check(content: bytes, path: Path) -> None:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise EvaluationError(f"{path} is truncated or not a file of torch.export: {first_line(error)}") from error
+    for key, value in _entries(document):
+        if key == "use_pickle" and value:
+            raise EvaluationError(f"{path} {_UNTRUSTED.format('a pickle')}")
+        if key == "target" and isinstance(value, str) and not OPERATOR.fullmatch(value):
+            raise EvaluationError(f"{path} {_UNTRUSTED.format(f'the function {value[:80]}')}")
+        if key == "expr_str" and not SIZE.fullmatch(str(value)):
+            raise EvaluationError(f"{path} {_UNTRUSTED.format(f'the expression {str(value)[:80]}')}")
 
 
 def _entries(document: Any) -> Iterator[tuple[str, Any]]:
     """All keys of a JSON document with their values, at any depth."""
-    if isinstance(document, dict):
-        for key, value in document.items():
-            yield key, value
-            yield from _entries(value)
-    elif isinstance(document, list):
-        for value in document:
-            yield from _entries(value)
+    waiting = [document]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield from part.items()
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
 
 
 class _UnpicklingRefused(Exception):

@@ -28,6 +28,7 @@ from .transitions import Transitions
 SUFFIXES = (".npz", ".parquet", ".h5", ".hdf5")
 REQUIRED = ("observations", "actions", "rewards", "terminated")
 OPTIONAL = ("truncated", "next_observations")
+FLAGS = ("terminated", "truncated")
 
 
 def is_data(source: object) -> bool:
@@ -37,20 +38,23 @@ def is_data(source: object) -> bool:
     )
 
 
-def read(source: str | Path | Mapping[str, Any], space: ActionSpace | None = None) -> Transitions:
+def read(
+    source: str | Path | Mapping[str, Any], space: ActionSpace | None = None, states: int | None = None
+) -> Transitions:
     """Logged transitions.
 
     Args:
         source: a file, ``"minari:<dataset>"``, or a mapping of columns to arrays.
         space: the action space; found from the actions if it is not given.
+        states: how many states there are, if they are numbered; found from the observations if it is not given.
 
     Raises:
         EvaluationError: the data is malformed.
     """
     if isinstance(source, Mapping):
-        return _transitions(source, "the data", space)
+        return _transitions(source, "the data", space, states)
     if str(source).startswith("minari:"):
-        return _read_minari(str(source).removeprefix("minari:"), space)
+        return _read_minari(str(source).removeprefix("minari:"), space, states)
     path = Path(source)
     if not path.is_file():
         raise EvaluationError(f"there is no file {path}.")
@@ -63,7 +67,7 @@ def read(source: str | Path | Mapping[str, Any], space: ActionSpace | None = Non
         raise
     except Exception as error:  # every library has its own exceptions for malformed files
         raise EvaluationError(f"{path} is truncated or malformed: {first_line(error)}") from error
-    return _transitions(columns, str(path), space)
+    return _transitions(columns, str(path), space, states)
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
@@ -86,7 +90,7 @@ def _read_hdf5(path: Path) -> dict[str, Array]:
         return {name: np.asarray(file[name]) for name in (*REQUIRED, *OPTIONAL) if name in file}
 
 
-def _read_minari(name: str, space: ActionSpace | None) -> Transitions:
+def _read_minari(name: str, space: ActionSpace | None, states: int | None) -> Transitions:
     minari = require("minari", "minari")
     try:
         dataset = minari.load_dataset(name)
@@ -107,27 +111,27 @@ def _read_minari(name: str, space: ActionSpace | None) -> Transitions:
         # An episode of a dataset ends where it ends, whether a flag says so or not.
         "truncated": [np.arange(len(one.rewards)) == len(one.rewards) - 1 for one in episodes],
     }
-    return _transitions({column: np.concatenate(parts) for column, parts in columns.items()}, name, space)
+    return _transitions({column: np.concatenate(parts) for column, parts in columns.items()}, name, space, states)
 
 
-def _transitions(columns: Mapping[str, Any], where: str, space: ActionSpace | None) -> Transitions:
+def _transitions(columns: Mapping[str, Any], where: str, space: ActionSpace | None, states: int | None) -> Transitions:
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise EvaluationError(f"{where} has no column {missing[0]}; it needs {', '.join(REQUIRED)}.")
     arrays = {name: np.asarray(columns[name]) for name in (*REQUIRED, *OPTIONAL) if name in columns}
-    rows = len(arrays["rewards"])
+    rows = len(arrays["rewards"]) if arrays["rewards"].ndim else 1
     for name, array in arrays.items():
-        if array.dtype == object:
-            raise EvaluationError(f"the column {name} of {where} does not hold numbers of one shape.")
-        if array.ndim == 0 or len(array) != rows:
-            raise EvaluationError(f"the column {name} of {where} has {array.size} rows, but rewards has {rows}.")
+        if array.dtype.kind not in "biuf":
+            raise EvaluationError(f"the column {name} of {where} does not hold real numbers of one shape.")
+        if array.shape[:1] != (rows,):
+            count = len(array) if array.ndim else 0
+            raise EvaluationError(f"the column {name} of {where} has {count} rows, but rewards has {rows}.")
     if rows == 0:
         raise EvaluationError(f"{where} has no rows.")
     for name in ("rewards", "terminated", "truncated"):
         if name in arrays and arrays[name].ndim != 1:
             raise EvaluationError(f"the column {name} of {where} has shape {arrays[name].shape}, but needs [N].")
-    terminated = arrays["terminated"].astype(bool)
-    truncated = arrays["truncated"].astype(bool) if "truncated" in arrays else np.zeros(rows, dtype=bool)
+    terminated, truncated = (_flags(arrays.get(name, np.zeros(rows)), name, where) for name in FLAGS)
     observations, keep = arrays["observations"], slice(None)
     if "next_observations" in arrays:
         following = arrays["next_observations"]
@@ -148,8 +152,23 @@ def _transitions(columns: Mapping[str, Any], where: str, space: ActionSpace | No
         terminated[keep],
         truncated[keep],
         space,
-        int(max(observations.max(), following.max())) + 1 if numbered else None,
+        _count_states(observations, following, where, states) if numbered else None,
     )
+
+
+def _flags(column: Array, name: str, where: str) -> Array:
+    if not np.isin(column, (0, 1)).all():
+        wrong = column[~np.isin(column, (0, 1))][0]
+        raise EvaluationError(f"the column {name} of {where} has the entry {wrong}; use true and false, or 1 and 0.")
+    return column.astype(bool)
+
+
+def _count_states(observations: Array, following: Array, where: str, states: int | None) -> int:
+    low, high = min(observations.min(), following.min()), max(observations.max(), following.max())
+    if low < 0 or (states is not None and high >= states):
+        most = "" if states is None else f" to {states - 1}"
+        raise EvaluationError(f"observations of {where} go from {low} to {high}, but states are numbered from 0{most}.")
+    return int(high) + 1 if states is None else states
 
 
 def _shifted(observations: Array, terminated: Array, truncated: Array) -> tuple[Array, Any, Array]:

@@ -68,7 +68,7 @@ class Estimates:
         networks: the value that every network predicts, uncorrected.
         variance_ratio: variance of the estimate relative to that of Monte Carlo.
         predicted, realised: values and returns of states in episodes that the network has not seen.
-        effective_samples: transitions of the target policy that the data is worth; unknown on-policy.
+        effective_samples: effective sample size of the data for the target policy; unknown on-policy.
         overlap: mean probability of logged actions under a target policy with discrete actions.
         bellman_bias: bound on the bias that held-out TD errors allow; unknown on-policy, where there is none.
         largest_share: the share of one episode in the variance of the estimate.

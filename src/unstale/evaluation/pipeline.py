@@ -16,7 +16,7 @@ from .errors import EvaluationError
 from .interval import UNKNOWN, Estimates, Interval
 from .policies import Policy, load_policy
 from .result import Evaluation
-from .spaces import Discrete, features
+from .spaces import Array, Discrete, features
 from .training import History, Settings, make_networks, train
 from .transitions import Transitions
 from .values import (
@@ -68,9 +68,8 @@ def run(
     finally:
         if environment is not None:
             environment.close()
-    data, samples, networks, history, estimates, monte_carlo = found
+    data, networks, history, estimates, monte_carlo = found
     off_policy = is_data and actor is not None
-    states, values = _picture(data, samples, networks)
     return Evaluation(
         source=_name(source),
         policy=policy if isinstance(policy, str) else getattr(actor, "name", "policy"),
@@ -82,15 +81,14 @@ def run(
         settings=settings,
         estimates=estimates,
         monte_carlo=monte_carlo,
-        verdict=judge(data, estimates, history, gamma, off_policy),
+        verdict=judge(data, estimates, monte_carlo, history, gamma, off_policy),
         history=history,
         networks=networks,
-        states=states,
-        state_values=values,
+        states=_pictured_states(data),
     )
 
 
-_Found = tuple[Transitions, Samples, list[ValueNetwork], History, Estimates, Interval]
+_Found = tuple[Transitions, list[ValueNetwork], History, Estimates, Interval]
 
 
 def _live(
@@ -109,7 +107,7 @@ def _live(
     samples = state_samples(data, gamma, settings.n_step)
     networks, history = _train(data, samples, starts, gamma, settings, notify)
     estimates = interval.on_policy(data, state_samples(data, gamma, 1), networks, starts, gamma, level)
-    return data, samples, networks, history, estimates, estimates.monte_carlo
+    return data, networks, history, estimates, estimates.monte_carlo
 
 
 def _logged(
@@ -122,7 +120,11 @@ def _logged(
     settings: Settings,
     notify: Progress,
 ) -> _Found:
-    data = files.read(source, None if environment is None else environment.space)
+    if environment is None:
+        data = files.read(source)
+    else:
+        data = files.read(source, environment.space, environment.states)
+        _check_observations(data, environment)
     _check_discount(data, gamma)
     if data.episodes < settings.networks:
         raise EvaluationError(
@@ -135,7 +137,7 @@ def _logged(
         samples = state_samples(data, gamma, settings.n_step)
         networks, history = _train(data, samples, starts, gamma, settings, notify)
         estimates = interval.on_policy(data, state_samples(data, gamma, 1), networks, None, gamma, level)
-        return data, samples, networks, history, estimates, estimates.monte_carlo
+        return data, networks, history, estimates, estimates.monte_carlo
     if settings.n_step != 1:
         raise EvaluationError("n-step targets are for the policy that made the data; leave --n-step at 1.")
     policy.check(None if environment is None else environment.observation_space, data.space)
@@ -148,7 +150,7 @@ def _logged(
         runs = environment.run(policy, episodes, settings.seed, notify)
         _check_discount(runs, gamma)
         monte_carlo = _monte_carlo(runs, policy, networks, gamma, level)
-    return data, samples, networks, history, estimates, monte_carlo
+    return data, networks, history, estimates, monte_carlo
 
 
 def _train(
@@ -181,13 +183,12 @@ def _monte_carlo(
     return interval.mean_return(runs, last_values, gamma, level)
 
 
-def _picture(data: Transitions, samples: Samples, networks: list[ValueNetwork]) -> tuple[Any, Any]:
-    """Some states with two coordinates and their values; empty for others."""
+def _pictured_states(data: Transitions) -> Array:
+    """Some states ``[k, 2]`` with two coordinates; none of others."""
     if data.states is not None or data.features.shape[1] != 2:
-        return np.empty((0, 2)), np.empty(0)
+        return np.empty((0, 2))
     rows = np.linspace(0, len(data) - 1, min(PICTURED_STATES, len(data))).astype(int)
-    values = np.mean([samples.values(network).numpy() for network in networks], 0)
-    return data.features[torch.as_tensor(rows)].numpy(), values[rows]
+    return data.features[torch.as_tensor(rows)].numpy()  # type: ignore[no-any-return]
 
 
 def _check(gamma: float, episodes: int, level: float, time_limit: int | None, settings: Settings) -> None:
@@ -201,6 +202,16 @@ def _check(gamma: float, episodes: int, level: float, time_limit: int | None, se
         )
     if time_limit is not None and time_limit < 1:
         raise EvaluationError(f"time_limit must be at least 1, got {time_limit}.")
+
+
+def _check_observations(data: Transitions, environment: Environment) -> None:
+    shape = tuple(environment.observation_space.shape)
+    if data.observations.shape[1:] != shape or data.states != environment.states:
+        theirs = "numbers of states" if environment.states is not None else f"of shape {shape}"
+        raise EvaluationError(
+            f"observations of {environment.name} are {theirs}, but those of the data are of shape "
+            f"{data.observations.shape[1:]} and type {data.observations.dtype}; give --env the environment of the data."
+        )
 
 
 def _check_discount(data: Transitions, gamma: float) -> None:

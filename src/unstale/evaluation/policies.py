@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from torch import Tensor
 from .errors import EvaluationError, first_line
 from .spaces import ActionSpace, Array, Box, Discrete
 
-WHY = "unpickling runs code that is stored in the file; pass --trust-pickle if you trust whoever made it"
+WHY = "unpickling runs code that is stored in the file; pass --trust-pickle if you trust its author"
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 SAMPLED_ACTIONS = 8  # per state, for expectations over actions of a stochastic policy
 
 
-class Policy:
+class Policy(ABC):
     """A batch of observations to a batch of actions.
 
     Subclasses implement :meth:`outputs`. What it returns are actions, or for discrete actions also one logit each.
@@ -37,9 +38,9 @@ class Policy:
         self.generator = np.random.default_rng(seed)
         self.space: ActionSpace = Discrete(1)
 
+    @abstractmethod
     def outputs(self, observations: Array) -> Array:
         """Actions ``[m, ...]``, or logits ``[m, n]`` of discrete actions."""
-        raise NotImplementedError
 
     @property
     def repeats(self) -> int:

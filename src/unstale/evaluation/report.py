@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .belief import describe_movement
 from .interval import Interval
 from .spaces import Array
 from .svg import Chart, span
@@ -78,10 +79,10 @@ def _table(found: Evaluation) -> str:
             "networks minus Monte Carlo",
             _number(0.0 if abs(verdict.bias) < 1e-6 * abs(estimates.estimate.value) else verdict.bias),
         ),
-        ("converged", f"{'yes' if verdict.converged else 'no'}; moved by {verdict.moved:.1%} in the last half"),
+        ("converged", f"{'yes' if verdict.converged else 'no'}; {describe_movement(verdict.moved)} in the last half"),
         ("variance of held-out returns explained", _percent(verdict.explained)),
         ("variance relative to Monte Carlo", _percent(estimates.variance_ratio)),
-        ("effective transitions", _count(estimates.effective_samples)),
+        ("effective sample size", _count(estimates.effective_samples)),
         ("bias that TD errors allow", _number(estimates.bellman_bias)),
         ("probability of logged actions", _percent(estimates.overlap)),
         ("data", f"{found.episodes:,} episodes, {found.transitions:,} transitions"),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .belief import Verdict
+from .belief import Verdict, describe_movement
 from .errors import EvaluationError, first_line, require
 from .interval import Estimates, Interval
 from .spaces import Array
@@ -35,7 +35,7 @@ class Evaluation:
         history: what was measured during training.
         networks: the value networks, on normalized inputs of their own.
         monte_carlo: the mean return of episodes of the policy in the environment; unknown if it could not be run.
-        states, state_values: for two-dimensional observations, some of the data's, with their values.
+        states: for two-dimensional observations, some of the data's.
     """
 
     source: str
@@ -52,7 +52,6 @@ class Evaluation:
     history: History
     networks: list[ValueNetwork]
     states: Array
-    state_values: Array
 
     @property
     def value(self) -> float:
@@ -78,13 +77,13 @@ class Evaluation:
             f"value of the start states   {self.estimates.estimate}   ({level} interval, γ = {self.gamma:g})",
             f"Monte Carlo                 {_known(self.monte_carlo)}",
             f"networks alone              {np.mean(networks):.4g}, from {min(networks):.4g} to {max(networks):.4g}",
-            f"converged                   {'yes' if verdict.converged else 'no'} (moved by {verdict.moved:.1%})",
+            f"converged                   {'yes' if verdict.converged else 'no'} ({describe_movement(verdict.moved)})",
             f"believe it                  {verdict.belief}",
             *(f"                            - {reason}" for reason in verdict.reasons),
             f"from                        {self.episodes:,} episodes, {self.transitions:,} transitions",
         ]
         if not math.isnan(self.estimates.effective_samples):
-            lines.append(f"effective transitions       {self.estimates.effective_samples:,.0f}")
+            lines.append(f"effective sample size       {self.estimates.effective_samples:,.0f}")
             lines.append(f"bias that TD errors allow   {self.estimates.bellman_bias:.3g}")
         return "\n".join(lines)
 

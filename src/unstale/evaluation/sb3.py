@@ -35,6 +35,8 @@ def load(path: Path, stochastic: bool, trust_pickle: bool, seed: int) -> Policy:
         EvaluationError: it is malformed, or a policy that needs ``trust_pickle``.
     """
     saved, weights = _read(path)
+    if stochastic and "q_net.q_net.0.weight" in weights:
+        raise EvaluationError(f"{path} is a DQN, which has no probabilities of actions; leave out --stochastic.")
     found = None if trust_pickle else _build(saved, weights)
     if found is not None:
         return Sb3Policy(found, path.name, stochastic, seed, saved)
@@ -118,8 +120,11 @@ class _MeanAndLogStd(nn.Module):
         mean = self.mean(hidden)
         if self.log_std is None:
             return mean
-        log_std = self.log_std(hidden) if isinstance(self.log_std, nn.Module) else self.log_std.expand_as(mean)
-        return torch.cat([mean, log_std.clamp(-20, 2)], -1)
+        if isinstance(self.log_std, nn.Module):
+            log_std = self.log_std(hidden).clamp(-20, 2)  # as SAC does
+        else:
+            log_std = self.log_std.expand_as(mean)
+        return torch.cat([mean, log_std], -1)
 
 
 def _build(saved: Mapping[str, Any], weights: Mapping[str, Tensor]) -> SavedNetwork | None:
@@ -174,7 +179,7 @@ def _activation(saved: Mapping[str, Any], default: str) -> type[nn.Module] | Non
 def _layers(
     weights: Mapping[str, Tensor], prefix: str, activation: type[nn.Module] | None, last: bool = False
 ) -> nn.Sequential | None:
-    """Linear layers ``prefix.0``, ``prefix.2``, …, each followed by the activation, except the last if it says so."""
+    """Linear layers ``prefix.0``, ``prefix.2``, … with activations between them, and after the last unless ``last``."""
     if activation is None:
         return None
     layers: list[nn.Module] = []

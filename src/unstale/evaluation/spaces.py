@@ -81,19 +81,20 @@ def action_space(space: Any) -> ActionSpace:
     raise EvaluationError(f"the action space {space} is not supported; it has to be Discrete, or a Box of floats.")
 
 
-def observation_size(space: Any) -> int:
-    """How many numbers :func:`features` makes of an observation of a Gymnasium space."""
+def numbered_states(space: Any) -> int | None:
+    """How many states a Gymnasium observation space numbers, from 0; None for arrays. Refuses other spaces."""
     kind = type(space).__name__
-    if kind == "Discrete":
-        size = int(space.n)
-    elif kind == "Box":
-        size = int(np.prod(space.shape))
-    else:
+    if kind == "Box":
+        check_size(int(np.prod(space.shape)))
+        return None
+    if kind != "Discrete":
         raise EvaluationError(
             f"the observation space {kind} is not supported; wrap the environment in "
             "gymnasium.wrappers.FlattenObservation."
         )
-    return check_size(size)
+    if space.start < 0:
+        raise EvaluationError(f"the observation space {space} is not supported; number its states from 0.")
+    return check_size(int(space.start + space.n))
 
 
 def check_size(size: int) -> int:

@@ -18,7 +18,7 @@ class Chart:
 
     Args:
         x, y: labels of the axes.
-        title: what the chart shows, for those who cannot see it.
+        title: what the chart shows, for screen readers.
     """
 
     x: str

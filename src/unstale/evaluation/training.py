@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..corrections import NAMES
 from ..diagnostics import DriftMonitor
 from ..optimizers import CorrectedAdam
 from ..targets import td
@@ -33,7 +34,7 @@ class Settings:
         steps: batches of a replay; a stream has as many as there are.
         n_step: rewards before bootstrapping.
         correction: an option of ``CorrectedAdam``; ``"none"`` is Adam.
-        anneal: lower the learning rate to zero linearly.
+        lr: the learning rate, which is lowered to zero linearly.
     """
 
     networks: int = 5
@@ -43,7 +44,6 @@ class Settings:
     batch: int = 64
     n_step: int = 1
     lr: float = 1e-2
-    anneal: bool = True
     correction: str = "auto"
     seed: int = 0
 
@@ -54,6 +54,10 @@ class Settings:
                 raise EvaluationError(f"{name} must be at least {least}, got {getattr(self, name)}.")
         if self.mode not in ("replay", "stream"):
             raise EvaluationError(f"mode must be replay or stream, got {self.mode}.")
+        if self.correction not in NAMES:
+            raise EvaluationError(f"correction must be one of {', '.join(NAMES)}, got {self.correction}.")
+        if self.seed < 0:
+            raise EvaluationError(f"seed must be at least 0, got {self.seed}.")
         if not self.lr > 0:
             raise EvaluationError(f"lr must be positive, got {self.lr}.")
 
@@ -98,12 +102,15 @@ def train(
     monitor = DriftMonitor(optimizer, horizon=MONITORED_BATCHES * MONITORED_EVERY, every=MONITORED_EVERY)
     scaled = [_scaled_rewards(network, samples) for network in networks]
     discounts = samples.discounts.float()
-    steps = settings.steps if settings.mode == "replay" else math.ceil(min(map(len, rows)) / settings.batch)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0 if settings.anneal else 1.0, total_iters=steps)
+    batch_size, steps = settings.batch, settings.steps
+    if settings.mode == "stream":
+        batch_size = min(settings.batch, *map(len, rows))
+        steps = math.ceil(min(map(len, rows)) / batch_size)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
     generator = np.random.default_rng(settings.seed)
     history, every = History(), max(1, steps // READINGS)
     for step in range(1, steps + 1):
-        drawn = [torch.as_tensor(_draw(of, step, settings, generator)) for of in rows]
+        drawn = [torch.as_tensor(_draw(of, step, batch_size, settings.mode, generator)) for of in rows]
 
         def evaluate(drawn: list[Tensor] = drawn) -> tuple[Tensor, Tensor]:
             predictions, targets = [], []
@@ -122,7 +129,7 @@ def train(
         schedule.step()
         if step % every == 0 or step == steps:
             history.steps.append(step)
-            history.samples.append(step * settings.batch)
+            history.samples.append(step * batch_size)
             history.estimates.append(estimate())
             progress(step, steps, history.estimates[-1])
         if step >= MONITORED_EVERY and step % max(1, steps // DRIFT_READINGS) == 0:
@@ -131,11 +138,11 @@ def train(
     return history
 
 
-def _draw(rows: Array, step: int, settings: Settings, generator: np.random.Generator) -> Array:
-    if settings.mode == "stream":
-        found = rows[(step - 1) * settings.batch : step * settings.batch]
-        return found if len(found) == settings.batch else rows[-settings.batch :]
-    return np.asarray(rows[generator.integers(len(rows), size=settings.batch)])
+def _draw(rows: Array, step: int, size: int, mode: Mode, generator: np.random.Generator) -> Array:
+    if mode == "stream":
+        found = rows[(step - 1) * size : step * size]
+        return found if len(found) == size else rows[-size:]
+    return np.asarray(rows[generator.integers(len(rows), size=size)])
 
 
 def _scaled_rewards(network: ValueNetwork, samples: Samples) -> Tensor:

@@ -70,10 +70,15 @@ class Trace:
     irregular: dict[int, str] = field(default_factory=dict)  # ids of leaves with other uses than layer calls, and why
 
 
+def leaves(root: Tensor) -> list[Tensor]:
+    """The leaves that ``root`` depends on."""
+    edge = root_edge(root)
+    return [root] if edge is None else list(read_graph(edge).leaves.values())
+
+
 def reached_leaves(root: Tensor) -> set[int]:
     """The ids of the leaves that ``root`` depends on."""
-    edge = root_edge(root)
-    return {id(root)} if edge is None else {id(leaf) for leaf in read_graph(edge).leaves.values()}
+    return set(map(id, leaves(root)))
 
 
 class _Owned(NamedTuple):
