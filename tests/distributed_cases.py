@@ -7,6 +7,7 @@ import datetime
 import gc
 import os
 import pickle
+import re
 import signal
 import traceback
 import warnings
@@ -412,6 +413,16 @@ def bytes_sent(group, rank, size):
     return found
 
 
+@fault
+def documented(group, rank, size):
+    """The programs of the page, one after another; ``run`` has made the process group."""
+    page = (Path(__file__).parent.parent / "docs" / "distributed.md").read_text("utf-8")
+    names = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S):
+        exec(code.replace("dist.init_process_group", "str"), names)
+    return {"trained": parameters_of(names["network"]), "steps": unstale.diagnostics.read(names["optimizer"])["steps"]}
+
+
 # ----------------------------------------------------------------------------------------------------- checkpoints
 
 
@@ -435,7 +446,7 @@ def restored(correction, pair, world, rank, directory):
                 (problem.model.state_dict(), problem.generator.get_state()), directory / f"{correction}-{number}.{rank}"
             )
         dist.barrier()
-        states = [torch.load(directory / f"{correction}-{number}-{r}.pt", weights_only=False) for r in range(size)]
+        states = [torch.load(directory / f"{correction}-{number}-{r}.pt") for r in range(size)]
         found, generator = torch.load(directory / f"{correction}-{number}.0")
     return problem.result()
 
@@ -448,6 +459,7 @@ def run(rank, size, directory):
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     directory = Path(directory)
+    os.chdir(directory)
     dist.init_process_group(
         "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=size, timeout=TIMEOUT
     )

@@ -157,6 +157,13 @@ def test_what_is_sent(found):
         assert result == {name: 3 * each for name, each in expected.items()}
 
 
+def test_the_programs_of_the_page_run(found):
+    results = of_all_ranks(found, "documented")
+    for result in results:
+        assert result["steps"] == 20
+        assert_close(result["trained"], results[0]["trained"], **EXACT)
+
+
 def test_a_killed_rank_ends_the_others(tmp_path):
     """The error comes from the backend: it sees that the other process has gone."""
     assert start(cases.run_until_killed, 2, tmp_path) == [0, -9]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "lab", "tests", "pyproject.toml", "conftest.py")
+COPIED = ("src", "lab", "tests", "docs", "pyproject.toml", "conftest.py")
 
 
 class Mutant(NamedTuple):
