@@ -129,11 +129,11 @@ def page(results: dict[str, Any]) -> str:
         f"`{results['command']}`, {machine['date']}, {machine['cpu']}, {machine['cores']} cores, load "
         f"{machine['load']:.1f} at the start, torch {machine['torch']}, unstale {machine['unstale']}.",
         "",
-        f"The time of a training step of CorrectedAdam (β = 0.9), in ms: the median over turns of {STEPS} steps, and the "
-        "fastest turn in brackets, which other work on the machine disturbs least and which the ratios are of. The batch "
-        f"of {BATCH} is divided among gloo ranks on one machine, one thread each, with DistributedDataParallel. Networks "
-        "have two hidden layers; *torch* is `torch.optim.Adam`. Small networks on one machine show what communication "
-        "costs, not what more ranks gain; with more ranks than free cores, ranks wait for each other.",
+        f"The time of a training step of CorrectedAdam (β = 0.9), in ms: the median over turns of {STEPS} steps, and "
+        "the fastest turn in brackets, which other work on the machine disturbs least and which the ratios are of. The "
+        f"batch of {BATCH} is divided among gloo ranks on one machine, one thread each, with DistributedDataParallel. "
+        "Networks have two hidden layers; *torch* is `torch.optim.Adam`. Small networks on one machine show what "
+        "communication costs, not what more ranks gain; with more ranks than free cores, ranks wait for each other.",
         "",
         "*η and votes* are the bytes per step that a rank hands to collectives besides its gradients, which "
         "DistributedDataParallel sends. Votes have 64 bytes: two per step, and one more in a step with per-sample "

@@ -481,8 +481,8 @@ MUTANTS = [
     Mutant(
         "seed is ignored (optimizer)",
         SELECT,
-        'Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])',
-        'Reservoir(ReservoirPlan(*plan["reservoir"]))',
+        'Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"], part)',
+        'Reservoir(ReservoirPlan(*plan["reservoir"]), 0, part)',
         in_reservoirs("same_seed_same_run"),
     ),
     Mutant(

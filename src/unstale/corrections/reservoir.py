@@ -180,7 +180,7 @@ class Reservoir(Correction):
         generation, newest, pool = memory["generation"], memory["newest"], memory["pool"]
         number = generation - self.plan.newest  # of the generation that moves; negative while there is none
         is_full = number >= self.plan.pool
-        random = (self._uniform(generation, stream=-1) * self.plan.pool).long()
+        random = self._uniform(generation, stream=-1).mul_(self.plan.pool).long()
         row = torch.where(is_full, random, number.clamp(0, self.plan.pool - 1)).unsqueeze(0)
         freed = pool.gather(0, row)
         oldest = (generation % self.plan.newest).unsqueeze(0)
