@@ -117,7 +117,7 @@ def test_how_to_runs(code):
 def test_every_python_block_of_the_site_is_run_by_a_test():
     """Those of the laboratory need its data and further packages, and are only compiled."""
     run, compiled = (
-        {"recipes.md", "how-to.md", "tutorial.md", "index.md", "integrations.md", "evaluate.md"},
+        {"recipes.md", "how-to.md", "tutorial.md", "index.md", "integrations.md", "evaluate.md", "distributed.md"},
         {"laboratory.md", "games.md"},
     )
     assert {path.name for path in DOCS.glob("*.md") if blocks(f"docs/{path.name}")} == run | compiled

@@ -13,7 +13,7 @@ import unstale
 SOURCE = Path(unstale.__file__).parent
 # From the bottom up: a module may know those of lines above its own, and of its own line.
 LAYERS = [
-    {"losses", "targets", "distributions", "momentum", "_flat_params", "_follow", "_warnings", "_compat"},
+    {"losses", "targets", "distributions", "momentum", "_flat_params", "_follow", "_ranks", "_warnings", "_compat"},
     {"per_sample", "_batch"},
     {"corrections"},
     {"_options", "_param_group"},

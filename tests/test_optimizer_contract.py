@@ -1303,16 +1303,6 @@ def test_a_solved_problem_is_not_stale():
     assert (group.staleness, group.bounded_share) == (0.0, 0.0)
 
 
-def test_distributed_data_parallel_is_refused():
-    class Wrapped(nn.parallel.DistributedDataParallel):
-        def __init__(self):  # without the process group that the real one asks for
-            nn.Module.__init__(self)
-            self.module = mlp()
-
-    with pytest.raises(TypeError, match="DistributedDataParallel is not supported yet"):
-        unstale.CorrectedSGD(Wrapped(), lr=0.1)
-
-
 def test_on_nonfinite_is_for_the_whole_optimizer():
     with pytest.raises(ValueError, match="on_nonfinite is for the whole optimizer"):
         unstale.CorrectedSGD([{"params": mlp(), "on_nonfinite": "skip"}], lr=0.1)

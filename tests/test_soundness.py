@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from problems import mlp, parameters_of
 from reference import Reference, diagonal_mask
@@ -696,19 +695,3 @@ def test_warnings_point_at_the_users_line():
         users_own_function()
     line = users_own_function.__code__.co_firstlineno + 1
     assert (caught[0].filename, caught[0].lineno) == (__file__, line)
-
-
-def test_parameters_of_distributed_data_parallel_are_refused(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        module = mlp()
-        wrapped = nn.parallel.DistributedDataParallel(module)
-        for params in (wrapped, wrapped.parameters(), module.parameters()):
-            with pytest.raises(TypeError, match="DistributedDataParallel is not supported yet"):
-                optimizer = unstale.CorrectedSGD(params, lr=0.1)
-                optimizer.backward(module(torch.ones(2, 3)).squeeze(-1), 0.9 * module(-torch.ones(2, 3)).squeeze(-1))
-        free = mlp()
-        optimizer = unstale.CorrectedSGD(free, lr=0.1)
-        optimizer.backward(free(torch.ones(2, 3)).squeeze(-1), 0.9 * free(-torch.ones(2, 3)).squeeze(-1))
-    finally:
-        dist.destroy_process_group()

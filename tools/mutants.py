@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "lab", "tests", "pyproject.toml", "conftest.py")
+COPIED = ("src", "lab", "tests", "docs", "pyproject.toml", "conftest.py")
 
 
 class Mutant(NamedTuple):
@@ -59,7 +59,7 @@ REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESER
         "inputs",
     )
 )
-FOLLOW, ROWS = "tests/test_follow.py", "tests/test_distributional.py"
+FOLLOW, ROWS, RANKS = "tests/test_follow.py", "tests/test_distributional.py", "tests/test_distributed.py"
 ENGINE = "lab/tests/test_engine.py"
 CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
 PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
@@ -71,6 +71,56 @@ def in_reservoirs(*names: str) -> tuple[str, ...]:
 
 
 MUTANTS = [
+    # Ranks
+    Mutant(
+        "ranks: η of every rank by itself",
+        OPTIMIZER,
+        "self._ranks.mean_(group.eta(state, beta, self._calls))",
+        "group.eta(state, beta, self._calls)",
+        (RANKS,),
+    ),
+    Mutant(
+        "ranks: all draw the numbers of the first",
+        RESERVOIR,
+        "[rank * columns : (rank + 1) * columns]",
+        "[:columns]",
+        (RANKS,),
+    ),
+    Mutant(
+        "ranks: plan for the batch of one rank",
+        PARAM_GROUP,
+        "self._prepared(state, total or samples)",
+        "self._prepared(state, samples)",
+        (RANKS,),
+    ),
+    Mutant(
+        "ranks: joined weights are a sum",
+        SLOTS,
+        "batch.slope / len(memories)",
+        "batch.slope",
+        (f"{RANKS}::test_memories_divide_and_join",),
+    ),
+    Mutant(
+        "ranks: parts are not weighted",
+        SLOTS,
+        "batch.slope * ranks",
+        "batch.slope",
+        (f"{RANKS}::test_memories_divide_and_join",),
+    ),
+    Mutant(
+        "ranks: buffered samples are lost when joined",
+        BLOCKS,
+        "            self._merge(memory)\n            for zeta in memory",
+        "            for zeta in memory",
+        (f"{RANKS}::test_memories_divide_and_join",),
+    ),
+    Mutant(
+        "ranks: gradients of other losses are not averaged",
+        "src/unstale/_ranks.py",
+        "return any(each != fingerprints[0] for each in fingerprints)",
+        "return False",
+        (RANKS,),
+    ),
     # Corrections
     Mutant(
         "monitor: decay of unobserved steps forgotten",
@@ -431,8 +481,8 @@ MUTANTS = [
     Mutant(
         "seed is ignored (optimizer)",
         SELECT,
-        'Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])',
-        'Reservoir(ReservoirPlan(*plan["reservoir"]))',
+        'Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"], part)',
+        'Reservoir(ReservoirPlan(*plan["reservoir"]), 0, part)',
         in_reservoirs("same_seed_same_run"),
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -55,6 +55,25 @@ class FlatParams:
     def gradient(self, out: Tensor | None = None) -> Tensor:
         """``.grad`` of all parameters, ``[n]``; zero for a parameter without one."""
         return self.flat((torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters), out)
+
+    def average_gradient(self, mean_: Callable[[Tensor], Tensor]) -> None:
+        """Replace ``.grad`` by its mean over ranks. It stays None where no rank has one; a missing one counts as zero.
+
+        Args:
+            mean_: takes the mean over ranks in place.
+        """
+        present = torch.tensor([float(p.grad is not None) for p in self.parameters])
+        gradient, present = mean_(torch.cat([self.gradient(), present.to(self.device, self.dtype)])).split(
+            [self.size, len(self.parameters)]
+        )
+        parts = zip(self.parameters, gradient.split(self.lengths), present.tolist(), strict=True)
+        for parameter, part, share in parts:
+            if share:
+                mean = part.view(parameter.shape).to(parameter.device, parameter.dtype)
+                if parameter.grad is None or parameter.grad.is_sparse:
+                    parameter.grad = mean.clone()
+                else:
+                    parameter.grad.copy_(mean)
 
     def gradient_of(self, prediction: Tensor, slope: Tensor) -> Tensor:
         """``Σ_k slope_k ∇f_k``, ``[n]``, of a prediction ``f``. Leaves ``.grad`` and the graph as they are."""

@@ -7,7 +7,6 @@ measured from one linearization to the next, so that the correction is valid for
 
 from __future__ import annotations
 
-import gc
 import math
 import warnings
 from abc import abstractmethod
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _options, corrections, losses
+from . import _options, _ranks, corrections, losses
 from ._batch import (
     BackwardCall,
     BatchFunction,
@@ -30,6 +29,7 @@ from ._batch import (
 )
 from ._follow import followable, followed_by
 from ._param_group import GroupState, ParamGroup
+from ._ranks import Ranks
 from ._warnings import user_stacklevel
 from .losses import Loss
 from .momentum import correct, running_mean_
@@ -69,6 +69,7 @@ class CorrectedOptimizer(Optimizer):
     _needs_samples = False
 
     def __init__(self, params: Any, defaults: dict[str, Any], given: dict[str, Any]) -> None:
+        self._process_group = _options.check_process_group(given.pop("process_group", "auto"))
         _options.refuse_unknown(given, defaults, type(self).__name__)
         self._reset()
         self.followed: list[Tensor] = []  # parameters of target networks
@@ -80,6 +81,8 @@ class CorrectedOptimizer(Optimizer):
     def _reset(self) -> None:
         """Forget everything that is not saved."""
         self._groups: list[ParamGroup] = []
+        self._ranks = Ranks()  # this process alone, until parameters are looked for on others
+        self._is_compared = False  # with the other ranks
         self._calls: list[BackwardCall] = []  # of backward, since the last step
         self._skip_step = False
         self._warned: set[str] = set()
@@ -88,6 +91,8 @@ class CorrectedOptimizer(Optimizer):
         """Add a group. Its ``params`` can be modules. Each group is corrected separately, with its own options."""
         param_group = {**param_group, "params": expanded(param_group["params"])}
         settings = {**self.defaults, **param_group}
+        if isinstance(param_group["params"], list):
+            _ranks.refuse_sharded(param_group["params"])
         _options.check(settings)
         if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
             _options.refuse_unused(param_group, [settings])
@@ -120,7 +125,7 @@ class CorrectedOptimizer(Optimizer):
         """
         if self._calls or any(self.state.values()):
             raise RuntimeError("follow() comes before the first backward(): past batches were not followed.")
-        optimized = [p for settings in self.param_groups for p in settings["params"]]
+        optimized = self._all_parameters()
         known = {id(p) for p in self.followed}
         new = [p for p in followable(expanded(network), optimized) if id(p) not in known]
         for settings in self.param_groups:
@@ -160,17 +165,21 @@ class CorrectedOptimizer(Optimizer):
             The mean loss over all entries, without the weights, detached: importance weights change the gradient, not
             what is reported.
         """
-        function, prediction, target = read_batch(prediction, target)
-        call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
-        batch = call.evaluate(prediction, target)
-        if self._needs_samples and isinstance(loss, losses.RowLoss):
-            raise TypeError(
-                f"{type(self).__name__} divides by per-sample derivatives, which a loss of whole rows does not "
-                "have one by one; use CorrectedAdam."
-            )
-        if batch.given_target is None and any(group.is_corrected for group in self.ready_groups()):
-            self._warn_once("constant target", warn_constant_target)
-        return self._take(call, batch)
+
+        def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
+            function, values, level = read_batch(prediction, target)
+            call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
+            evaluated = call.evaluate(values, level)
+            if self._needs_samples and isinstance(loss, losses.RowLoss):
+                raise TypeError(
+                    f"{type(self).__name__} divides by per-sample derivatives, which a loss of whole rows does not "
+                    "have one by one; use CorrectedAdam."
+                )
+            if evaluated.given_target is None and any(group.is_corrected for group in self.ready_groups()):
+                self._warn_once("constant target", warn_constant_target)
+            return call, evaluated
+
+        return self._take(evaluate)
 
     def backward_log_likelihood(
         self, log_prob: Tensor | Callable[[], Tensor], *, weight: Tensor | float = 1.0
@@ -180,25 +189,33 @@ class CorrectedOptimizer(Optimizer):
         The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``. Shapes of ``log_prob`` and
         ``weight`` are as for :meth:`backward`: ``[m]``, ``[T, B]`` and so on.
         """
-        function: BatchFunction | None = None
-        if not isinstance(log_prob, Tensor):
-            evaluate = log_prob
-            log_prob, function = evaluate(), lambda: (evaluate(), 0.0)
-        call = BackwardCall(function, losses.negative_log_likelihood, weight)
-        return self._take(call, call.evaluate(log_prob, 0.0))
 
-    def _take(self, call: BackwardCall, batch: EvaluatedBatch) -> Tensor:
+        def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
+            if isinstance(log_prob, Tensor):
+                call = BackwardCall(None, losses.negative_log_likelihood, weight)
+                return call, call.evaluate(log_prob, 0.0)
+            call = BackwardCall(lambda: (log_prob(), 0.0), losses.negative_log_likelihood, weight)
+            return call, call.evaluate(log_prob(), 0.0)
+
+        return self._take(evaluate)
+
+    def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
         groups = self.ready_groups()
-        if not math.isfinite(batch.check):
-            self._refuse(
-                f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
-            )
+        self._ranks.check_join()
+        with self._ranks.agree("backward") as vote:
+            call, batch = evaluate()
+            if math.isfinite(batch.check):
+                self._check_call(call, groups)
+            else:
+                self._refuse(
+                    f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
+                )
+                vote.skips = True
+            vote.values = [len(batch.prediction)]
+        if vote.skips:
+            self._skip_step = True
             return batch.loss
-        self._check_call(call, groups)
-        chosen = [
-            group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
-            for number, group in enumerate(groups)
-        ]
+        chosen = self._choose(groups, len(batch.prediction), sum(int(samples) for samples, *_ in vote.received))
         sampled = [
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
@@ -211,17 +228,25 @@ class CorrectedOptimizer(Optimizer):
         for group in groups:
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
-        hidden = self._versions_of_hidden(traced) if sampled and not is_single else {}
+        is_hiding = sampled and not is_single and not self._ranks.fills_unused
+        hidden = self._versions_of_hidden(traced) if is_hiding else {}
         outputs = fill_grad(traced, batch.slope)
         if hidden and hidden != self._versions_of_hidden(traced):
             raise RuntimeError(
                 "a parameter received a gradient although the graph does not show that the prediction depends on it, "
                 "so it cannot be corrected. Reentrant checkpointing does this; use checkpoint(use_reentrant=False)."
             )
-        found = self._linearize(batch, traced, sampled, outputs, is_single)
-        if not found.is_finite:
-            self._refuse("a gradient of this batch's predictions or targets is not finite")
-            return batch.loss
+        if sampled:
+            with self._ranks.agree("gradients") as vote:
+                found = self._linearize(batch, traced, sampled, outputs, is_single)
+                if not found.is_finite:
+                    self._refuse("a gradient of this batch's predictions or targets is not finite")
+                    vote.skips = True
+            if vote.skips:
+                self._skip_step = True
+                return batch.loss
+        else:
+            found = Linearized([], {}, True)
         for group in groups:
             if self._calls:
                 group.check_followed()
@@ -231,9 +256,35 @@ class CorrectedOptimizer(Optimizer):
         gradients = dict(zip(sampled, found.gradients, strict=True))
         for group, selection, gradient in zip(groups, chosen, before, strict=True):
             group.add_batch(batch, gradients.get(group), selection, gradient)
+        if self._ranks.averages_gradients:
+            self._average_gradients(groups)
         for watcher in self.watchers:
             watcher(call, batch, len(self._calls) == 1)
         return batch.loss
+
+    def _choose(self, groups: list[ParamGroup], samples: int, total: int) -> list[corrections.Selection | None]:
+        """What each group needs of a batch; ``total`` is the number of its samples on all ranks."""
+
+        def choose() -> list[corrections.Selection | None]:
+            states = [self.state_of(f"group {number}") for number in range(len(groups))]
+            each = zip(groups, states, strict=True)
+            return [group.choose(state, samples, len(self._calls), total) for group, state in each]
+
+        if self._is_compared:
+            return choose()
+        with self._ranks.agree("plan") as vote:
+            chosen = choose()
+            steps = [float(self.state_of(f"group {n}").get("step", 0)) for n in range(len(groups))]
+            vote.values = self._ranks.fingerprint([type(self).__name__, steps], [*self.param_groups], self.followed)
+        _ranks.check_same(vote.received)
+        self._is_compared = True
+        return chosen
+
+    def _average_gradients(self, groups: list[ParamGroup]) -> None:
+        for group in groups:
+            group.settle_scaling()
+            group.params.average_gradient(self._ranks.mean_)
+            group.record_scaling(1.0)  # an average is no clipping
 
     def _trace(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> TracedBatch:
         if not sampled:
@@ -281,8 +332,6 @@ class CorrectedOptimizer(Optimizer):
         outputs: OutputGradients | None,
         is_single: bool,
     ) -> Linearized:
-        if not sampled:
-            return Linearized([], {}, True)
         params, samples = [group.joint for group in sampled], len(batch.prediction)
         with ExitStack() as stack:
             for each in params:
@@ -305,11 +354,15 @@ class CorrectedOptimizer(Optimizer):
 
     def ready_groups(self) -> list[ParamGroup]:
         """The parameter groups with what they keep between ``backward`` and ``step``."""
+        if len(self._groups) < len(self.param_groups):
+            self._ranks = _ranks.find(self._process_group, self._all_parameters())
         for settings in self.param_groups[len(self._groups) :]:
-            refuse_distributed(settings["params"])
             followed = followed_by(settings, self.param_groups, self.followed)
-            self._groups.append(ParamGroup(settings, self._needs_samples, followed))
+            self._groups.append(ParamGroup(settings, self._needs_samples, followed, self._ranks))
         return self._groups
+
+    def _all_parameters(self) -> list[Tensor]:
+        return [p for settings in self.param_groups for p in settings["params"]]
 
     def _check_call(self, call: BackwardCall, groups: list[ParamGroup]) -> None:
         if self._calls and all(group.was_cleared for group in groups):
@@ -318,6 +371,12 @@ class CorrectedOptimizer(Optimizer):
             raise TypeError(
                 "correction='oracle' and refresh evaluate past batches again: give backward() the batch as a function "
                 "that returns (prediction, target), not the tensors."
+            )
+        is_averaged_by_wrapper = self._ranks.size > 1 and not self._ranks.averages_gradients
+        if is_averaged_by_wrapper and any(group.needs_batch and group.params.has_hooks for group in groups):
+            raise RuntimeError(
+                "parameters in DistributedDataParallel have gradient hooks, whose effect cannot be told from its "
+                "averaging: pass process_group=, and the optimizer averages after them."
             )
 
     def _refuse(self, why: str) -> None:
@@ -355,7 +414,7 @@ class CorrectedOptimizer(Optimizer):
         Returns:
             The norm of all gradients before clipping.
         """
-        gradients = [p.grad for settings in self.param_groups for p in settings["params"] if p.grad is not None]
+        gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, norm_type)
         self.scale_grad_(float((max_norm / (norm + 1e-6)).clamp(max=1.0)))
         return norm
@@ -394,16 +453,20 @@ class CorrectedOptimizer(Optimizer):
                 loss = closure()
         groups = self.ready_groups()
         gradients: list[Tensor] = []
-        if not self._skip_step:
-            if not self._calls and any(group.needs_batch for group in groups):
-                raise RuntimeError(
-                    "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
-                    "left by loss.backward() alone does not say how it becomes stale."
-                )
-            gradients = [group.gradient() for group in groups]
-            # A sum is not finite if a part is not.
-            if not all(math.isfinite(gradient.sum()) for gradient in gradients):
-                self._refuse("a gradient is not finite, or so large that the sum of its entries is not")
+        with self._ranks.agree("step") as vote:
+            if not self._skip_step:
+                if not self._calls and any(group.needs_batch for group in groups):
+                    raise RuntimeError(
+                        "step() came before backward(): call optimizer.backward(prediction, target) first. A gradient "
+                        "left by loss.backward() alone does not say how it becomes stale."
+                    )
+                gradients = self._finite_gradients(groups)
+            vote.skips = self._skip_step
+            vote.values = self._ranks.gradient_fingerprint(gradients, self._all_parameters())
+        self._skip_step = vote.skips
+        if not self._skip_step and self._ranks.needs_average(vote.received, self._all_parameters()):
+            self._average_gradients(groups)
+            gradients = self._finite_gradients(groups)
         if self._skip_step:
             shared = self.state_of("shared")
             shared["skipped"] = shared.get("skipped", 0) + 1
@@ -411,6 +474,13 @@ class CorrectedOptimizer(Optimizer):
             self._move(groups, gradients)
         self._forget_batches()
         return loss
+
+    def _finite_gradients(self, groups: list[ParamGroup]) -> list[Tensor]:
+        gradients = [group.gradient() for group in groups]
+        # A sum is not finite if a part is not.
+        if not all(math.isfinite(gradient.sum()) for gradient in gradients):
+            self._refuse("a gradient is not finite, or so large that the sum of its entries is not")
+        return gradients
 
     def _move(self, groups: list[ParamGroup], gradients: list[Tensor]) -> None:
         # All directions first: an oracle must see the parameters of every group where they were.
@@ -443,7 +513,7 @@ class CorrectedOptimizer(Optimizer):
         else:  # as torch.optim.Adam has it, also where a scheduler changes β
             state["mean_weight"] = 1 - beta ** float(state["step"])
         if group.is_corrected:
-            eta = group.eta(state, beta, self._calls)
+            eta = self._ranks.mean_(group.eta(state, beta, self._calls))
             # A correction without a Taylor expansion (the oracle) needs no bound.
             trust = settings["trust"] if group.needs_displacement else None
             momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
@@ -497,21 +567,36 @@ class CorrectedOptimizer(Optimizer):
             for settings in self.param_groups
         ]
         followed = [list(p.shape) for p in self.followed]
-        return {"format": STATE_FORMAT, "optimizer": type(self).__name__, "groups": groups, "followed": followed}
+        return {
+            "format": STATE_FORMAT,
+            "optimizer": type(self).__name__,
+            "groups": groups,
+            "followed": followed,
+            "rank": (self._ranks.rank, self._ranks.size),
+        }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Load a state of the same kind of optimizer over the same parameters.
+
+        Every rank of ``torch.distributed`` has a state of its own. A list of the states of all ranks, or the state of a
+        single process, can be loaded on any number of ranks.
 
         Past batches of ``correction="oracle"`` and ``refresh`` are functions and cannot be saved: what they left in the
         momentum stays, uncorrected, with a warning.
         """
-        self._check_header(state_dict.get("unstale"))
-        super().load_state_dict(state_dict)
+        states = state_dict if isinstance(state_dict, list) else [state_dict]
+        for each in states:
+            self._check_header(each.get("unstale"))
+        self.ready_groups()
+        is_own = _ranks.check_states(states, self._ranks)
+        super().load_state_dict(states[0])
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
-        states = cast(dict[str, Any], self.state)
+        loaded = cast(dict[str, Any], self.state)
         devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}
-        for name, state in states.items():
-            states[name] = _copied(state, devices.get(name, "cpu"))
+        for name, state in loaded.items():
+            loaded[name] = _copied(state, devices.get(name, "cpu"))
+        if not is_own:
+            self._divide_memories(states, devices)
         memories = [self.state_of(f"group {n}").get("memory") for n, _ in enumerate(self.param_groups)]
         forgetful = [n for n, group in enumerate(self.ready_groups()) if group.needs_replay and memories[n]]
         if forgetful:
@@ -523,6 +608,14 @@ class CorrectedOptimizer(Optimizer):
         for number in forgetful:
             if not self._groups[number].needs_displacement:
                 memories[number].clear()  # an oracle starts a new average, of batches that it can evaluate
+
+    def _divide_memories(self, states: list[dict[str, Any]], devices: dict[str, Any]) -> None:
+        """Give this rank its part of what corrections remember on all ranks."""
+        for number, group in enumerate(self.ready_groups()):
+            name = f"group {number}"
+            if self.state_of(name).get("memory"):
+                memories = [_copied(state["state"][name]["memory"], devices[name]) for state in states]
+                self.state_of(name)["memory"] = group.divided(self.state_of(name)["plan"], memories)
 
     def _check_header(self, saved: Any) -> None:
         """Refuse a state that does not belong here."""
@@ -556,12 +649,15 @@ class CorrectedOptimizer(Optimizer):
             )
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._ranks.size > 1:
+            raise TypeError("an optimizer of several ranks cannot be copied or pickled; save its state_dict().")
         return {**super().__getstate__(), "followed": self.followed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._reset()
         self.followed = self.__dict__.get("followed", [])
+        self._process_group = self.__dict__.get("_process_group", "auto")
         self.watchers = self.__dict__.get("watchers", [])
 
 
@@ -579,34 +675,8 @@ def expanded(params: Any) -> Any:
     params = list(params)
     if not any(isinstance(part, nn.Module) for part in params):
         return params
-    found = [p for part in params for p in (_parameters_of(part) if isinstance(part, nn.Module) else [part])]
+    found = [p for part in params for p in (part.parameters() if isinstance(part, nn.Module) else [part])]
     return list({id(p): p for p in found}.values())
-
-
-def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a module that is not distributed."""
-    for part in module.modules():
-        _refuse_distributed_module(part)
-    return list(module.parameters())
-
-
-def refuse_distributed(parameters: list[Tensor]) -> None:
-    """Raise if a ``DistributedDataParallel`` wrapper anywhere in this process holds these parameters."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        ours = {id(p) for p in parameters}
-        for module in gc.get_objects():
-            # By type: isinstance() asks objects for their class, and some objects answer with a warning.
-            is_wrapper = issubclass(type(module), nn.parallel.DistributedDataParallel)
-            if is_wrapper and ours & set(map(id, module.parameters())):
-                _refuse_distributed_module(module)
-
-
-def _refuse_distributed_module(module: nn.Module) -> None:
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        raise TypeError(
-            "DistributedDataParallel is not supported yet: it averages gradients over ranks, but each rank would apply "
-            "a correction of its own, and the ranks' parameters would drift apart."
-        )
 
 
 def _copied(value: Any, device: torch.device | str) -> Any:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor
 
 from . import corrections
@@ -18,7 +19,7 @@ class UnusedOptionWarning(UserWarning):
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of every optimizer. All but ``on_nonfinite`` may differ between parameter groups."""
+    """Keyword arguments of every optimizer. Groups may differ in all but ``on_nonfinite`` and ``process_group``."""
 
     correction: str
     trust: float | None
@@ -33,6 +34,7 @@ class Options(TypedDict, total=False):
     seed: int
     memory_limit: float | None
     on_nonfinite: str
+    process_group: Any  # of the whole optimizer; not saved
 
 
 DEFAULTS: dict[str, Any] = dict(
@@ -78,6 +80,9 @@ DOC = """
             raises :class:`MemoryError`. Default: half of the free memory of the device.
         on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of predictions or targets, or an entry of
             ``.grad`` is not finite; or ``"skip"`` the step and count it.
+        process_group: ranks of ``torch.distributed`` that train this model together; ``backward`` averages their
+            gradients. Default (``"auto"``): those of the ``DistributedDataParallel`` that holds the parameters.
+            ``None``: this process alone.
 """
 
 
@@ -165,12 +170,20 @@ def refuse_unused(given: dict[str, Any], groups: Sequence[dict[str, Any]]) -> No
 
 def refuse_unknown(given: Iterable[str], own: Iterable[str], owner: str) -> None:
     """Raise TypeError for an unknown keyword argument of ``owner``, with a suggestion."""
-    known = [*own, *DEFAULTS]
+    known = [*own, *DEFAULTS, "process_group"]
     for name in sorted(set(given) - DEFAULTS.keys()):
         meant = "beta" if "beta" in own else "betas"
         close = [meant] if name in ("momentum", "beta") else difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}."
         raise TypeError(f"{owner} got an unknown argument {name!r}; {hint}")
+
+
+def check_process_group(given: Any) -> Any:
+    """The process group, None or ``"auto"``; or an error."""
+    is_group = torch.distributed.is_available() and isinstance(given, torch.distributed.ProcessGroup)
+    if given is None or is_group or (isinstance(given, str) and given == "auto"):
+        return given
+    raise TypeError(f"process_group must be a process group, None or 'auto', got {given!r}.")
 
 
 def _betas(group: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from . import corrections
 from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
 from ._follow import check_live
+from ._ranks import Ranks
 from ._warnings import user_stacklevel
 from .momentum import MIN_MEMORY, growing_beta
 from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged, split_at
@@ -48,9 +49,14 @@ class ParamGroup:
     """The transient state of a group from ``backward`` to ``step``. Nothing here is saved."""
 
     def __init__(
-        self, settings: dict[str, Any], optimizer_needs_samples: bool, followed: Sequence[Tensor] = ()
+        self,
+        settings: dict[str, Any],
+        optimizer_needs_samples: bool,
+        followed: Sequence[Tensor] = (),
+        ranks: Ranks | None = None,
     ) -> None:
         self.settings = settings
+        self._ranks = ranks or Ranks()
         # Blocks of a given size are cut in the group's own order.
         vectors_first = settings["correction"] != "blocks"
         self.params = FlatParams(settings["params"], vectors_first)
@@ -125,24 +131,27 @@ class ParamGroup:
     def _followed(self) -> list[Tensor]:
         return self.joint.parameters[len(self.params.parameters) :]
 
-    def choose(self, state: GroupState, samples: int, call: int) -> corrections.Selection | None:
+    def choose(
+        self, state: GroupState, samples: int, call: int, total: int | None = None
+    ) -> corrections.Selection | None:
         """What of the next batch is needed; None if nothing is.
 
         Args:
             state: of this group.
             samples: size of the batch.
             call: number of the batch within its step.
+            total: size of the batch on all ranks together.
         """
         chosen = None
         if self.is_corrected:
-            correction = self._prepared(state, samples)
+            correction = self._prepared(state, total or samples)
             chosen = correction.choose(state.get("memory", {}), samples, call, self.params.device)
         return corrections.Selection(None, 0.0) if chosen is None and self._needs_whole_batch else chosen
 
     def kept_samples(self, batch: int) -> int:
         """How many samples are stored in the same form as those of a batch."""
         plan = None if self.plan is None else self.plan["reservoir"]
-        return batch if plan is None else max(batch, corrections.ReservoirPlan(*plan).slots)
+        return batch if plan is None else max(batch, corrections.ReservoirPlan(*plan).slots // self._ranks.size)
 
     @property
     def wants_matrices(self) -> bool:
@@ -158,7 +167,13 @@ class ParamGroup:
         return self._correction
 
     def _build(self, plan: corrections.Plan) -> corrections.Correction:
-        return corrections.build(plan, self.settings, self.params.lengths, self.joint.size - self.params.size)
+        followed, part = self.joint.size - self.params.size, (self._ranks.rank, self._ranks.size)
+        return corrections.build(plan, self.settings, self.params.lengths, followed, part)
+
+    def divided(self, plan: corrections.Plan, memories: list[corrections.Memory]) -> corrections.Memory:
+        """This rank's part of what a correction remembers on all of the ranks that saved it."""
+        correction = self._build(plan)
+        return correction.part_of(correction.joined(memories), self._ranks.rank, self._ranks.size)
 
     def _slot_numbers(self) -> int:
         """An estimate of the numbers per slot. A prediction and a target of two networks take half as many of each."""
@@ -170,9 +185,12 @@ class ParamGroup:
         self.expects_first_samples = False
         estimate = self._slot_numbers()
         numbers = sum(t.numel() for piece in batch.pieces for t in piece.tensors) // batch.samples
+        with self._ranks.agree("plan") as vote:  # ranks whose batches differ in size may store samples differently
+            vote.values = [numbers, batch.samples]
+        numbers, samples = int(max(each[0] for each in vote.received)), int(sum(each[1] for each in vote.received))
         is_automatic = self.plan is not None and self.plan["reservoir"] is not None and self.settings["slots"] is None
         if is_automatic and not estimate / 2 < numbers < 2 * estimate:
-            self.plan = self._make_plan(batch.samples, numbers)
+            self.plan = self._make_plan(samples, numbers)
             self._correction = self._build(self.plan)
 
     def _make_plan(self, samples: int, slot_numbers: int | None = None) -> corrections.Plan:
@@ -184,8 +202,10 @@ class ParamGroup:
             device=self.params.device.type,
             itemsize=self.params.dtype.itemsize,
         )
-        plan = corrections.make_plan(self.settings, self.given_beta, sizes)
+        plan = corrections.make_plan(self.settings, self.given_beta, sizes, self._ranks.size)
         needed = corrections.bytes_needed(plan, self.settings, sizes, self.params.lengths)
+        if plan["correction"] in ("window", "reservoir"):
+            needed //= self._ranks.size  # whose slots are divided
         corrections.check_memory(needed, self.settings.get("memory_limit"), self.params.device, plan)
         advice = corrections.too_few_slots(plan, samples)
         is_asked_for = self.settings["slots"] is not None or self.given_beta is not None

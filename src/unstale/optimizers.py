@@ -104,7 +104,7 @@ class CorrectedTDprop(CorrectedAdam):
         batch: Linearization | None,
     ) -> Tensor:
         assert batch is not None
-        return _debiased(state, settings, momentum, batch.squared_diagonal())
+        return _debiased(state, settings, momentum, self._ranks.mean_(batch.squared_diagonal()))
 
 
 class CorrectedRMSprop(CorrectedOptimizer):

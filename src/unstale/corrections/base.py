@@ -12,7 +12,7 @@ so that ``μ̂ = μ − η``. Target networks that are followed are part of the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -49,6 +49,7 @@ class Correction(ABC):
     needs_replay: ClassVar[bool] = False  # the batch as a function that evaluates it again
     every: int = 1  # every n-th batch is needed only
     followed: int = 0  # parameters of followed networks, p
+    linear: ClassVar[frozenset[str]] = frozenset({"eta", "zeta", "stale", "base"})  # in a memory, linear in samples
 
     def no_eta(self, displacement: Tensor) -> Tensor:
         """Zeros of the shape of ``η``."""
@@ -88,3 +89,22 @@ class Correction(ABC):
             beta: ``β`` of this step.
             replay: evaluates the batch again at the parameters of the time when it is called.
         """
+
+    def joined(self, memories: Sequence[Memory]) -> Memory:
+        """The memory of one process, from those of all ranks: ``η`` is their mean.
+
+        What is not linear in samples (counters, decays) is the same on all ranks.
+        """
+        first = memories[0]
+        return {**first, **{key: _mean([memory[key] for memory in memories]) for key in self.linear & first.keys()}}
+
+    def part_of(self, memory: Memory, rank: int, size: int) -> Memory:
+        """A rank's part of the memory of one process. By default all of it: the mean over ranks is the same."""
+        return memory
+
+
+def _mean(parts: Sequence[Any]) -> Any:
+    """Of tensors, or of lists of tensors, one by one."""
+    if isinstance(parts[0], list):
+        return [_mean(each) for each in zip(*parts, strict=True)]
+    return torch.stack(list(parts)).mean(0)

@@ -160,6 +160,15 @@ class Blocks(Correction):
             buffer["weight"].zero_()
             buffer["samples"].zero_()
 
+    def joined(self, memories: Sequence[Memory]) -> Memory:
+        for memory in memories:
+            self._merge(memory)
+            for zeta in memory["zeta"]:  # which ranks may have written at different steps
+                decay_(zeta, memory["decay"])
+            memory["decay"] = _reset(memory["decay"])
+        found = super().joined(memories)
+        return {**found, "buffer": {}} if "buffer" in found else found
+
     def _matrices(self, memory: Memory) -> Iterator[tuple[Tensor, tuple[Stretch, Stretch]]]:
         return zip(memory["zeta"], self._stretches, strict=True)
 

@@ -17,6 +17,7 @@ they need no large share of the slots.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -79,12 +80,33 @@ def plan_reservoir(slots: int, batch: int, beta: float) -> ReservoirPlan:
 
 
 class Reservoir(Correction):
-    """Remembers samples of the past, as many as the plan has slots."""
+    """Remembers samples of the past, as many as the plan has slots.
 
-    def __init__(self, plan: ReservoirPlan, seed: int = 0) -> None:
-        self.plan = plan
+    Generations have columns: the first sample of a batch's first part enters the first column, and so on, and replaces
+    a sample of that column. So ranks can have some columns each, and draw the same numbers as one process would.
+
+    Args:
+        plan: of all ranks together.
+        seed: of random choices.
+        part: a rank and the number of ranks.
+    """
+
+    def __init__(self, plan: ReservoirPlan, seed: int = 0, part: tuple[int, int] = (0, 1)) -> None:
+        size = part[1]
+        if plan.samples % size:
+            raise ValueError(
+                f"this reservoir has generations of {plan.samples} samples, which {size} ranks cannot share equally: "
+                f"use a number of ranks that divides {plan.samples}."
+            )
+        self.plan = plan._replace(samples=plan.samples // size)
         self.every = plan.every
         self.seed = seed
+        self._part = part
+
+    def _uniform(self, counter: Tensor, stream: int) -> Tensor:
+        """A random number for every column of this rank."""
+        (rank, size), columns = self._part, self.plan.samples
+        return uniform(self.seed, counter, columns * size, stream)[rank * columns : (rank + 1) * columns]
 
     def choose(
         self, memory: Memory, samples: int, call: int = 0, device: torch.device | None = None
@@ -95,7 +117,7 @@ class Reservoir(Correction):
         if samples <= wanted:
             return Selection(torch.arange(samples, device=device), float(self.every))
         generation = memory.get("generation", torch.zeros((), dtype=torch.int64, device=device))
-        rows = stratified(samples, uniform(self.seed, generation, wanted, stream=1 + call))
+        rows = stratified(samples, self._uniform(generation, stream=1 + call))
         return Selection(rows, self.every * samples / wanted)
 
     def update(
@@ -118,7 +140,7 @@ class Reservoir(Correction):
         if "weight" not in memory:
             self._allocate(memory, batch)
         if batch.samples > wanted:  # several batches in one step
-            rows = stratified(batch.samples, uniform(self.seed, memory["generation"], wanted, stream=0))
+            rows = stratified(batch.samples, self._uniform(memory["generation"], stream=0))
             batch = batch.select(rows).scaled(batch.samples / wanted)
         slots.fit(memory, batch)
         where = self._make_room(memory)
@@ -134,12 +156,31 @@ class Reservoir(Correction):
         memory["newest"], memory["pool"] = positions.view(-1, each).split([self.plan.newest, self.plan.pool])
         memory["newest"], memory["pool"] = memory["newest"].clone(), memory["pool"].clone()
 
+    def joined(self, memories: Sequence[Memory]) -> Memory:
+        if "weight" not in memories[0]:
+            return memories[0]
+        starts = [sum(m["weight"].shape[-1] for m in memories[:rank]) for rank in range(len(memories))]
+        columns = {
+            name: torch.cat([m[name] + start for m, start in zip(memories, starts, strict=True)], 1)
+            for name in ("newest", "pool")
+        }
+        return {**memories[0], **slots.joined(memories), **columns}
+
+    def part_of(self, memory: Memory, rank: int, size: int) -> Memory:
+        if "weight" not in memory:
+            return memory
+        names = ("newest", "pool")
+        own = torch.cat([memory[name].chunk(size, 1)[rank] for name in names])
+        positions = torch.arange(own.numel(), device=own.device).view(own.shape)
+        found = dict(zip(names, positions.split([len(memory[name]) for name in names]), strict=True))
+        return {**memory, **slots.part_of(memory, own.flatten(), size), **{k: v.clone() for k, v in found.items()}}
+
     def _make_room(self, memory: Memory) -> Tensor:
         """Move the oldest of the newest generations to the pool, and return the slots of those that it replaces."""
         generation, newest, pool = memory["generation"], memory["newest"], memory["pool"]
         number = generation - self.plan.newest  # of the generation that moves; negative while there is none
         is_full = number >= self.plan.pool
-        random = uniform(self.seed, generation, self.plan.samples, stream=-1).mul_(self.plan.pool).long()
+        random = self._uniform(generation, stream=-1).mul_(self.plan.pool).long()
         row = torch.where(is_full, random, number.clamp(0, self.plan.pool - 1)).unsqueeze(0)
         freed = pool.gather(0, row)
         oldest = (generation % self.plan.newest).unsqueeze(0)

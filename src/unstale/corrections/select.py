@@ -127,13 +127,14 @@ def dense_interval(batch: int, memory: float) -> int:
     return next(every for every in DENSE_INTERVALS if every == 1 or batch * memory >= ENOUGH_SAMPLES * every)
 
 
-def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Plan:
+def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes, ranks: int = 1) -> Plan:
     """Decide, at the first batch, what ``settings`` leave open.
 
     Args:
         settings: of a parameter group.
         beta: ``β``, if it is given.
-        sizes: of the model and the batch.
+        sizes: of the model and the batch, on all ranks together.
+        ranks: how many share the samples of a reservoir equally.
     """
     name, batch = settings["correction"], sizes["batch"]
     memory = 1 / (1 - beta) if beta is not None else MAX_MEMORY
@@ -149,6 +150,8 @@ def make_plan(settings: dict[str, Any], beta: float | None, sizes: Sizes) -> Pla
         memory = max(1 / (1 - DEFAULT_BETA), min(MAX_MEMORY, slots / (batch * MIN_SAMPLING_RATIO)))
     horizon = int(settings["horizon"] or default_horizon(DEFAULT_BETA if beta is None else beta))
     reservoir = list(plan_reservoir(slots, batch, 1 - 1 / memory)) if name == "reservoir" else None
+    if reservoir is not None:
+        reservoir[0] = max(ranks, reservoir[0] - reservoir[0] % ranks)
     every = dense_interval(batch, memory) if name == "dense" and settings["correction"] == "auto" else 1
     return Plan(
         correction=name,
@@ -219,14 +222,21 @@ def too_few_slots(plan: Plan, batch: int) -> str | None:
     )
 
 
-def build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followed: int = 0) -> Correction:
-    """The planned correction, for parameters of the given lengths and ``followed`` parameters of followed networks."""
-    correction = _build(plan, settings, lengths, followed)
+def build(
+    plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followed: int = 0, part: tuple[int, int] = (0, 1)
+) -> Correction:
+    """The planned correction, for parameters of the given lengths and ``followed`` parameters of followed networks.
+
+    ``part`` is a rank and the number of ranks: samples of the others are remembered elsewhere.
+    """
+    correction = _build(plan, settings, lengths, followed, part)
     correction.followed = followed
     return correction
 
 
-def _build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followed: int) -> Correction:
+def _build(
+    plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followed: int, part: tuple[int, int]
+) -> Correction:
     name = plan["correction"]
     if name == "diagonal":
         return Diagonal()
@@ -239,7 +249,7 @@ def _build(plan: Plan, settings: dict[str, Any], lengths: Sequence[int], followe
         return Window(plan["horizon"], settings["refresh"])
     if name == "reservoir":
         assert plan["reservoir"] is not None
-        return Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"])
+        return Reservoir(ReservoirPlan(*plan["reservoir"]), settings["seed"], part)
     return Oracle(plan["horizon"])
 
 

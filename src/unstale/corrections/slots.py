@@ -11,10 +11,13 @@ are kept, and with which weights ``w_k``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from torch import Tensor
 
 from ..momentum import decay_
-from ..per_sample.gradients import Linearization, SampleGradients, matched
+from ..per_sample.gradients import Linearization, SampleGradients, matched, merged
 from .base import Memory
 
 
@@ -69,6 +72,26 @@ def write(memory: Memory, batch: Linearization, slots: Tensor, weight: Tensor) -
         weight = _padded_weight(weight, missing)
     memory["weight"].index_copy_(-1, slots, weight)
     memory["shift"].index_fill_(-1, slots, 0.0)
+
+
+def joined(memories: Sequence[Memory]) -> Memory:
+    """The slots of several ranks one after another. η is their mean over ranks, so weights are divided."""
+    batch = merged([_with_shifts(memory) for memory in memories])
+    assert isinstance(batch, Linearization)
+    pieces = [piece.as_dict() for piece in batch.pieces]
+    return {"weight": batch.slope / len(memories), "shift": batch.curvature, "pieces": pieces}
+
+
+def part_of(memory: Memory, positions: Tensor, ranks: int) -> Memory:
+    """The slots at the given positions, for one of ``ranks`` ranks that have all of them together."""
+    batch = _with_shifts(memory).select(positions)
+    pieces = [piece.as_dict() for piece in batch.pieces]
+    return {"weight": batch.slope * ranks, "shift": batch.curvature, "pieces": pieces}
+
+
+def _with_shifts(memory: Memory) -> Linearization:
+    """All slots, with shifts in place of curvatures."""
+    return replace(as_batch(memory), curvature=memory["shift"])
 
 
 def _padded_weight(weight: Tensor, missing: int) -> Tensor:

@@ -57,6 +57,44 @@ class Window(Correction):
         eta = slots.eta(memory)
         return eta.add_(memory["base"]) if "base" in memory else eta
 
+    def joined(self, memories: Sequence[Memory]) -> Memory:
+        if not memories[0]:
+            return {}
+        widths = [self._width(memory) for memory in memories]
+        starts = [self.horizon * sum(widths[:rank]) for rank in range(len(widths))]
+        # By batch, then by rank: the slots of a batch are adjacent.
+        order = torch.cat(
+            [
+                start + number * width + torch.arange(width)
+                for number in range(self.horizon)
+                for start, width in zip(starts, widths, strict=True)
+            ]
+        ).to(memories[0]["shift"].device)
+        found = {**super().joined(memories), **slots.joined(memories)}
+        if "slope" in found:
+            found["slope"] = torch.cat([memory["slope"] for memory in memories], -1)[order] / len(memories)
+        return {**found, **slots.part_of(found, order, 1)}
+
+    def part_of(self, memory: Memory, rank: int, size: int) -> Memory:
+        if not memory:
+            return {}
+        width = self._width(memory)
+        share = -(-width // size)
+        own = torch.arange(rank * share, (rank + 1) * share)
+        positions = torch.arange(self.horizon).unsqueeze(1) * width + own.clamp(max=width - 1)
+        positions = positions.flatten().to(memory["shift"].device)
+        found = {**memory, **slots.part_of(memory, positions, size)}
+        if "slope" in found:
+            found["slope"] = memory["slope"][positions] * size
+        is_real = (own < width).repeat(self.horizon).to(positions.device)  # beyond, slots are empty
+        for name in found.keys() & {"weight", "slope"}:
+            found[name] = found[name] * is_real
+        return found
+
+    def _width(self, memory: Memory) -> int:
+        """The number of slots of a batch."""
+        return memory["shift"].shape[-1] // self.horizon
+
     def _make_room(self, memory: Memory, batch: Linearization) -> None:
         """Slots for batches like this one; slots that are there already grow to its size."""
         if not memory:
@@ -67,7 +105,7 @@ class Window(Correction):
                 memory["slope"] = torch.zeros_like(memory["shift"])
                 memory["base"] = batch.slope.new_zeros(*batch.slope.shape[:-1], batch.size)
             return
-        have = memory["shift"].shape[-1] // self.horizon
+        have = self._width(memory)
         slots.fit(memory, batch)
         if batch.samples > have:
             memory["pieces"] = [
@@ -116,5 +154,5 @@ class Window(Correction):
 
     def _slots(self, memory: Memory, number: Tensor) -> Tensor:
         """The slots that a batch is written to."""
-        width = memory["shift"].shape[-1] // self.horizon
+        width = self._width(memory)
         return number % self.horizon * width + torch.arange(width, device=number.device)

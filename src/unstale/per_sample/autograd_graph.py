@@ -38,6 +38,13 @@ def operation(node: Node) -> str:
     return type(node).__name__
 
 
+def is_ddp_output(node: Node) -> bool:
+    """Whether this is the function that ``DistributedDataParallel`` puts behind its module's outputs, an identity."""
+    # With find_unused_parameters or static_graph. It is known by its class, which no function of a user can be.
+    sink = getattr(torch.nn.parallel.distributed, "_DDPSink", None)
+    return sink is not None and getattr(type(node), "_forward_cls", None) is sink
+
+
 def inputs(node: Node) -> Sequence[Edge | tuple[None, int]]:
     """The edges of the node's inputs; ``(None, 0)`` for one that needs no gradient."""
     return node.next_functions

@@ -23,6 +23,7 @@ from .autograd_graph import (
     Edge,
     Node,
     Unavailable,
+    is_ddp_output,
     operation,
     output_count,
     saved,
@@ -55,6 +56,8 @@ def input_owners(node: Node, owners: dict[int, Owner], edges: Edges) -> list[Own
                 return [owner] * len(edges)
         if name in MULTIPLE_OUTPUTS:
             return MULTIPLE_OUTPUTS[name](node, owners, edges)  # type: ignore[arg-type]
+        if is_ddp_output(node):
+            return [owners.get(number) for number in range(len(edges))]
         rule = RULES.get(name)
         if rule is not None and owners.keys() == {0}:
             return rule(node, owners[0], edges)  # type: ignore[arg-type]
