@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 import warnings
@@ -145,6 +146,73 @@ def test_mixing_warns_once_and_says_why():
     (warning,) = caught
     assert warning.category is unstale.SlowGradientsWarning and warning.filename == __file__
     assert "Backward" in str(warning.message) and f"{M} backward passes" in str(warning.message)
+    assert re.search(r"took \d+\.\d times as long as a plain backward pass", str(warning.message))
+    assert "correction='none'" in str(warning.message)
+
+
+def heads(columns):
+    net = nn.Linear(3, columns)
+    return net, lambda m: (net(torch.randn(m, 3)), 0.9 * net(torch.randn(m, 3)))
+
+
+def categorical(columns):
+    net = nn.Linear(3, columns)
+    return net, lambda m: (net(torch.randn(m, 3)), net(torch.randn(m, 3)).softmax(-1))
+
+
+def returns(_):
+    net = nn.Linear(3, 1)
+
+    def batch(m):
+        value, ended = net(torch.randn(m + 1, 3)).squeeze(-1), torch.zeros(m, dtype=torch.bool)
+        target = unstale.targets.td_lambda(torch.randn(m), value[1:], ended, ended, 0.9, 0.8)
+        return value[:-1], target
+
+    return net, batch
+
+
+@pytest.mark.parametrize(
+    ("make", "columns", "m", "loss", "reason"),
+    [
+        (heads, 16, 4, "mse", "with 16 columns take .* Predict fewer columns"),
+        (heads, 15, 4, "mse", None),
+        (categorical, 16, 4, unstale.losses.cross_entropy, r"with 16 columns take .* Use loss.sampled\(\)"),
+        (categorical, 16, 4, unstale.losses.cross_entropy.sampled(), None),
+        (returns, 1, 260, "mse", "combines the gradients of 26. rows, .* Use smaller batches"),
+        (returns, 1, 50, "mse", None),
+    ],
+)
+def test_slow_batches_say_why_what_to_do_and_how_slow(make, columns, m, loss, reason):
+    """Whether there is a warning depends on the graph and its sizes, never on the clock."""
+    net, batch = make(columns)
+    optimizer = unstale.CorrectedSGD(net, lr=0.1, correction="window", horizon=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            optimizer.backward(*batch(m), loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(caught) == (reason is not None)
+    for warning in caught:
+        assert warning.category is unstale.SlowGradientsWarning and warning.filename == __file__
+        assert re.search(reason, str(warning.message))
+        assert re.search(r"it took \d+\.\d times as long as a plain backward pass", str(warning.message))
+
+
+def test_a_group_without_correction_needs_no_slow_gradients():
+    """As the warning advises."""
+    net = Mixing(MIXTURES["mean"])
+    x = torch.randn(M, 3)
+    with pytest.warns(unstale.SlowGradientsWarning):
+        unstale.CorrectedSGD(net, lr=0.1).backward(net(x), 0.9 * net(x))
+    traced = unstale.per_sample.linearize.trace_batch(net(x), None)
+    slow = [p for p in net.parameters() if id(p) in traced.traces[0].irregular]
+    fast = [p for p in net.parameters() if id(p) not in traced.traces[0].irregular]
+    groups = [{"params": fast}, {"params": slow, "correction": "none"}]
+    assert slow and fast
+    optimizer = unstale.CorrectedSGD(groups, lr=0.1)
+    optimizer.backward(net(x), 0.9 * net(x))  # warnings are errors here
+    optimizer.step()
 
 
 # ------------------------------------------------------------------------------------- layers that are not as they seem

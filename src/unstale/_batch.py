@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from . import losses
+from ._random import uniform
 from ._warnings import user_stacklevel
 from .losses import Loss
+
+# Of random numbers; a reservoir uses -1, 0 and as many as there are batches in a step.
+ENTRY_STREAM = -2
 
 BatchFunction = Callable[[], "tuple[Tensor, Tensor | float]"]
 
@@ -38,6 +42,12 @@ class EvaluatedBatch(NamedTuple):
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
+    all_entries: tuple[Tensor, Tensor] | None = None  # prediction and slope, if the others have one entry of each row
+
+    @property
+    def for_grad(self) -> tuple[Tensor, Tensor]:
+        """Prediction and slope of which ``.grad`` is made."""
+        return (self.prediction, self.slope) if self.all_entries is None else self.all_entries
 
 
 class BackwardCall(NamedTuple):
@@ -47,6 +57,11 @@ class BackwardCall(NamedTuple):
     function: BatchFunction | None
     loss: Loss | str
     weight: Tensor | float
+    number: int = 0  # of the step, on which the entries of a sampled loss depend
+
+    def exact(self) -> BackwardCall:
+        """The same with all entries of a sampled loss."""
+        return self._replace(loss=self.loss.exact()) if isinstance(self.loss, losses.RowLoss) else self
 
     def evaluate_again(self) -> EvaluatedBatch:
         """The batch at the current parameters."""
@@ -104,7 +119,7 @@ class BackwardCall(NamedTuple):
                 f"{list(weight.shape)}."
             )
         share = (weight / count).expand(value.shape).unsqueeze(-1).expand(prediction.shape)
-        return EvaluatedBatch(
+        found = EvaluatedBatch(
             prediction=_flat(prediction),
             target=_flat(level),
             given_target=_flat(target) if target.requires_grad else None,
@@ -115,6 +130,26 @@ class BackwardCall(NamedTuple):
             slope=_flat(slope.detach() * share),
             curvature=_flat(share),
         )
+        return found if loss.seed is None else _one_entry_per_row(found, loss.seed, self.number)
+
+
+def _one_entry_per_row(batch: EvaluatedBatch, seed: int, number: int) -> EvaluatedBatch:
+    """The batch with one random entry of every row, which stands for all of them."""
+    device, columns = batch.slope.device, batch.columns
+    start = torch.arange(0, len(batch.slope), columns, device=device)
+    drawn = uniform(seed, torch.tensor(number, device=device), len(start), stream=ENTRY_STREAM)
+    entries = start + (drawn * columns).long()
+    assert batch.target is not None
+    with torch.enable_grad():
+        prediction, target = batch.prediction[entries], batch.target[entries]
+    return batch._replace(
+        prediction=prediction,
+        target=target,
+        columns=1,
+        slope=batch.slope[entries] * columns,
+        curvature=batch.curvature[entries] * columns,
+        all_entries=(batch.prediction, batch.slope),
+    )
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -42,12 +43,14 @@ from .per_sample.linearize import (
     linearize,
     linearize_one,
     trace_batch,
-    warn_irregular,
 )
 from .per_sample.ownership import Trace, reached_leaves
+from .per_sample.slow import warn_slow
 
 # Changes when a state that was saved before can no longer be loaded.
 STATE_FORMAT = 3
+# More than there are calls of backward in one step: each draws random entries of its own.
+MAX_CALLS = 1 << 20
 
 
 UNRELATED_PREDICTION = (
@@ -161,7 +164,10 @@ class CorrectedOptimizer(Optimizer):
             what is reported.
         """
         function, prediction, target = read_batch(prediction, target)
-        call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
+        number = 0
+        if isinstance(loss, losses.RowLoss) and loss.seed is not None:
+            number = int(self.state_of("group 0").get("step", 0)) * MAX_CALLS + len(self._calls)
+        call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight, number)
         batch = call.evaluate(prediction, target)
         if self._needs_samples and isinstance(loss, losses.RowLoss):
             raise TypeError(
@@ -212,7 +218,12 @@ class CorrectedOptimizer(Optimizer):
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
         hidden = self._versions_of_hidden(traced) if sampled and not is_single else {}
-        outputs = fill_grad(traced, batch.slope)
+        outputs = None
+        if batch.all_entries is None:
+            outputs = fill_grad(traced, batch.slope)
+        else:
+            everything, slope = batch.all_entries
+            fill_grad(TracedBatch([everything], [Trace()]), slope)
         if hidden and hidden != self._versions_of_hidden(traced):
             raise RuntimeError(
                 "a parameter received a gradient although the graph does not show that the prediction depends on it, "
@@ -293,9 +304,12 @@ class CorrectedOptimizer(Optimizer):
                     self._refuse_swapped(batch)
                     raise ValueError(UNRELATED_PREDICTION)
                 return found
-            found = linearize(traced, params, outputs, [group.kept_samples(samples) for group in sampled])
-        if found.irregular:
-            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, samples))
+            kept = [group.kept_samples(samples) for group in sampled]
+            found = linearize(traced, params, outputs, kept)
+            again = partial(linearize, traced, params, outputs, kept)
+            is_row_loss = batch.given_target is not batch.target
+            if "slow" not in self._warned and warn_slow(found, params, batch.prediction, again, is_row_loss):
+                self._warned.add("slow")
         return found
 
     def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:
