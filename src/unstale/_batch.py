@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -152,6 +153,20 @@ def _one_entry_per_row(batch: EvaluatedBatch, seed: int, number: int) -> Evaluat
     )
 
 
+@contextmanager
+def explained_freed_graph(method: str) -> Iterator[None]:
+    """Replace torch's error about a graph that was freed by one that says which calls to swap."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "through the graph a second time" not in str(error):
+            raise
+        raise RuntimeError(
+            f"another backward() has freed the graph of this prediction or target. Call {method} first, which keeps "
+            "the graph, and the other loss's backward() after it; or call that with retain_graph=True."
+        ) from error
+
+
 def _flat(x: Tensor) -> Tensor:
     return x if x.ndim == 1 else x.reshape(-1)
 
@@ -234,6 +249,12 @@ def _expanded_weight(weight: Tensor, prediction: Tensor) -> Tensor:
     if weight.ndim == 0 or weight.shape == prediction.shape:
         return weight
     if prediction.ndim > 1 and weight.shape == prediction.shape[:-1]:
+        if weight.shape == prediction.shape[1:] and weight.numel() > 1:
+            raise ValueError(
+                f"weight of shape {list(weight.shape)} is ambiguous for a prediction of shape "
+                f"{list(prediction.shape)}. Use weight.unsqueeze(-1).expand(shape) for one weight per row, or "
+                "weight.expand(shape) for one per column."
+            )
         return weight.unsqueeze(-1).expand(prediction.shape)
     shapes = f"{list(prediction.shape)}" + (f" or {list(prediction.shape[:-1])}" if prediction.ndim > 1 else "")
     raise ValueError(

@@ -25,6 +25,7 @@ from ._batch import (
     BackwardCall,
     BatchFunction,
     EvaluatedBatch,
+    explained_freed_graph,
     read_batch,
     warn_constant_target,
     warn_unfollowed_target,
@@ -176,7 +177,8 @@ class CorrectedOptimizer(Optimizer):
             )
         if batch.given_target is None and any(group.is_corrected for group in self.ready_groups()):
             self._warn_once("constant target", warn_constant_target)
-        return self._take(call, batch)
+        with explained_freed_graph("optimizer.backward()"):
+            return self._take(call, batch)
 
     def backward_log_likelihood(
         self, log_prob: Tensor | Callable[[], Tensor], *, weight: Tensor | float = 1.0
@@ -191,7 +193,8 @@ class CorrectedOptimizer(Optimizer):
             evaluate = log_prob
             log_prob, function = evaluate(), lambda: (evaluate(), 0.0)
         call = BackwardCall(function, losses.negative_log_likelihood, weight)
-        return self._take(call, call.evaluate(log_prob, 0.0))
+        with explained_freed_graph("optimizer.backward_log_likelihood()"):
+            return self._take(call, call.evaluate(log_prob, 0.0))
 
     def _take(self, call: BackwardCall, batch: EvaluatedBatch) -> Tensor:
         groups = self.ready_groups()
@@ -370,6 +373,7 @@ class CorrectedOptimizer(Optimizer):
             The norm of all gradients before clipping.
         """
         gradients = [p.grad for settings in self.param_groups for p in settings["params"] if p.grad is not None]
+        gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
         norm = torch.nn.utils.get_total_norm(gradients, norm_type)
         self.scale_grad_(float((max_norm / (norm + 1e-6)).clamp(max=1.0)))
         return norm
@@ -589,8 +593,12 @@ def expanded(params: Any) -> Any:
     if isinstance(params, nn.Module):
         params = [params]
     elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
+        if isinstance(params, dict) and any(isinstance(part, nn.Module) for part in params.values()):
+            raise TypeError("params is a dictionary of modules; use a list of them, list(params.values()).")
         return params  # torch accepts or refuses it
     params = list(params)
+    if any(isinstance(part, list | tuple) and any(isinstance(p, nn.Module) for p in part) for part in params):
+        raise TypeError("params has lists of modules in a list; use one flat list of modules.")
     if not any(isinstance(part, nn.Module) for part in params):
         return params
     found = [p for part in params for p in (_parameters_of(part) if isinstance(part, nn.Module) else [part])]

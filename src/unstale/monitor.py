@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from . import _step_cost, losses
 from ._advice import MEANINGS, advise, table
-from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, read_batch
+from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, explained_freed_graph, read_batch
 from ._optimizer import UNRELATED_PREDICTION
 from ._param_group import common_factor
 from ._torch_momentum import TorchMomentum
@@ -129,10 +129,11 @@ class Monitor:
         function, prediction, target = read_batch(prediction, target)
         call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight).exact()
         batch = call.evaluate(prediction, target)
-        traced = trace_batch(batch.prediction, batch.target, batch.columns)
+        with explained_freed_graph("monitor.observe()"):
+            traced = trace_batch(batch.prediction, batch.target, batch.columns)
         if not any(id(p) in traced.reached for p in self._params.parameters):
             raise ValueError(UNRELATED_PREDICTION)
-        with self._params.hooks_disabled():
+        with self._params.hooks_disabled(), explained_freed_graph("monitor.observe()"):
             found = linearize(traced, [self._params])
             if not self._warned:
                 again = partial(linearize, traced, [self._params])
