@@ -26,7 +26,7 @@ docs: $(READY)  ## build the documentation site in build/docs, warnings as error
 	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs . build/docs
 	@echo "open build/docs/index.html"
 
-package: $(READY)  ## build wheel and sdist, and type-check and run a user program with the wheel
+package: $(READY)  ## build wheel and sdist; type the README and the tutorial into an empty environment with the wheel
 	$(BIN)/python tools/check_package.py
 
 bench: $(READY)  ## measure what a corrected step costs, and how fast sweeps are

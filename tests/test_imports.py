@@ -13,7 +13,18 @@ import unstale
 SOURCE = Path(unstale.__file__).parent
 # From the bottom up: a module may know those of lines above its own, and of its own line.
 LAYERS = [
-    {"losses", "targets", "distributions", "momentum", "_flat_params", "_follow", "_ranks", "_warnings", "_compat"},
+    {
+        "losses",
+        "targets",
+        "distributions",
+        "momentum",
+        "_flat_params",
+        "_follow",
+        "_random",
+        "_ranks",
+        "_warnings",
+        "_compat",
+    },
     {"per_sample", "_batch"},
     {"corrections"},
     {"_options", "_param_group"},
@@ -26,7 +37,16 @@ LAYERS = [
     {"__main__"},
 ]
 # Within per_sample likewise. Only the first touches torch's internals.
-PER_SAMPLE_LAYERS = ["autograd_graph", "gradients", "jacobian", "row_rules", "layer_rules", "ownership", "linearize"]
+PER_SAMPLE_LAYERS = [
+    "autograd_graph",
+    "gradients",
+    "jacobian",
+    "row_rules",
+    "layer_rules",
+    "ownership",
+    "linearize",
+    "slow",
+]
 # What parts that come with an extra may import beside torch.
 EXTRAS = {"sb3": {"stable_baselines3", "gymnasium", "numpy"}, "evaluation": {"numpy"}, "__main__": {"unstale"}}
 

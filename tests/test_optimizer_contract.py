@@ -735,6 +735,20 @@ def test_parameters_may_be_given_in_every_way(base, given):
     assert_near(parameters_of(model), parameters_of(twin), 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda m: {"a": m[:2], "b": m[2:]}, r"dictionary of modules; use a list of them, list\(params.values\(\)\)"),
+        (lambda m: [{"params": {"a": m}}], "dictionary of modules"),
+        (lambda m: [[m[:2]], m[2:]], "one flat list of modules"),
+    ],
+)
+def test_containers_of_modules_that_are_refused(given, message):
+    model, _ = twins(mlp)
+    with pytest.raises(TypeError, match=message):
+        unstale.CorrectedSGD(given(model), lr=0.1)
+
+
 def test_modules_with_a_common_part_have_it_once():
     trunk = nn.Linear(3, 4)
     critics = [nn.Sequential(trunk, nn.Tanh(), nn.Linear(4, 1)) for _ in range(2)]

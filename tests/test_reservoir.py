@@ -16,8 +16,9 @@ from problems import ConvNet, Stream, image, mlp, parameters_of, twins
 from torch import nn
 
 import unstale
+from unstale._random import uniform
 from unstale.corrections import Blocks, Reservoir, ReservoirPlan, dense, plan_reservoir
-from unstale.corrections.reservoir import stratified, uniform
+from unstale.corrections.reservoir import stratified
 from unstale.momentum import MEMORY_SHARE
 from unstale.per_sample.gradients import Linearization, merged
 

@@ -265,6 +265,26 @@ def test_weights_of_leading_axes_weigh_the_taylor_term(correction):
     torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("square", [(3, 3), (3, 3, 3)], ids=str)
+def test_a_weight_that_fits_two_axes_is_refused(square):
+    """Of a step or of an environment? Spelled out it is either; with one entry it is both."""
+    model, twin = twins(lambda: mlp(4))
+    x, weight = torch.randn(*square, 3), torch.rand(square[:-1])
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    with pytest.raises(ValueError, match=r"ambiguous for a prediction .*unsqueeze\(-1\).expand\(shape\)"):
+        optimizer.backward(model(x).squeeze(-1), 0.9 * model(-x).squeeze(-1), weight=weight)
+    assert all(p.grad is None for p in model.parameters())
+    for wide in (weight.unsqueeze(-1).expand(square), weight.expand(square)):
+        optimizer.zero_grad(), twin.zero_grad()
+        optimizer.backward(model(x).squeeze(-1), 0.9 * model(-x).squeeze(-1), weight=wide)
+        residual = twin(x).squeeze(-1) - 0.9 * twin(-x).squeeze(-1).detach()
+        (wide * residual.square() / 2).mean().backward()
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad)
+    optimizer.zero_grad()
+    optimizer.backward(model(x[:1, 0]), 0.9 * model(-x[:1, 0]), weight=torch.ones(1)) if len(square) == 2 else None
+
+
 @pytest.mark.parametrize(
     ("shape", "bad", "message"),
     [

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 import warnings
@@ -18,6 +19,7 @@ from problems import mlp, parameters_of
 from reference import Reference, diagonal_mask
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.checkpoint import checkpoint
 
 import unstale
 from unstale.diagnostics import skipped_steps
@@ -144,6 +146,73 @@ def test_mixing_warns_once_and_says_why():
     (warning,) = caught
     assert warning.category is unstale.SlowGradientsWarning and warning.filename == __file__
     assert "Backward" in str(warning.message) and f"{M} backward passes" in str(warning.message)
+    assert re.search(r"took \d+\.\d times as long as a plain backward pass", str(warning.message))
+    assert "correction='none'" in str(warning.message)
+
+
+def heads(columns):
+    net = nn.Linear(3, columns)
+    return net, lambda m: (net(torch.randn(m, 3)), 0.9 * net(torch.randn(m, 3)))
+
+
+def categorical(columns):
+    net = nn.Linear(3, columns)
+    return net, lambda m: (net(torch.randn(m, 3)), net(torch.randn(m, 3)).softmax(-1))
+
+
+def returns(_):
+    net = nn.Linear(3, 1)
+
+    def batch(m):
+        value, ended = net(torch.randn(m + 1, 3)).squeeze(-1), torch.zeros(m, dtype=torch.bool)
+        target = unstale.targets.td_lambda(torch.randn(m), value[1:], ended, ended, 0.9, 0.8)
+        return value[:-1], target
+
+    return net, batch
+
+
+@pytest.mark.parametrize(
+    ("make", "columns", "m", "loss", "reason"),
+    [
+        (heads, 16, 4, "mse", "with 16 columns take .* Predict fewer columns"),
+        (heads, 15, 4, "mse", None),
+        (categorical, 16, 4, unstale.losses.cross_entropy, r"with 16 columns take .* Use loss.sampled\(\)"),
+        (categorical, 16, 4, unstale.losses.cross_entropy.sampled(), None),
+        (returns, 1, 260, "mse", "combines the gradients of 26. rows, .* Use smaller batches"),
+        (returns, 1, 50, "mse", None),
+    ],
+)
+def test_slow_batches_say_why_what_to_do_and_how_slow(make, columns, m, loss, reason):
+    """Whether there is a warning depends on the graph and its sizes, never on the clock."""
+    net, batch = make(columns)
+    optimizer = unstale.CorrectedSGD(net, lr=0.1, correction="window", horizon=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            optimizer.backward(*batch(m), loss=loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(caught) == (reason is not None)
+    for warning in caught:
+        assert warning.category is unstale.SlowGradientsWarning and warning.filename == __file__
+        assert re.search(reason, str(warning.message))
+        assert re.search(r"it took \d+\.\d times as long as a plain backward pass", str(warning.message))
+
+
+def test_a_group_without_correction_needs_no_slow_gradients():
+    """As the warning advises."""
+    net = Mixing(MIXTURES["mean"])
+    x = torch.randn(M, 3)
+    with pytest.warns(unstale.SlowGradientsWarning):
+        unstale.CorrectedSGD(net, lr=0.1).backward(net(x), 0.9 * net(x))
+    traced = unstale.per_sample.linearize.trace_batch(net(x), None)
+    slow = [p for p in net.parameters() if id(p) in traced.traces[0].irregular]
+    fast = [p for p in net.parameters() if id(p) not in traced.traces[0].irregular]
+    groups = [{"params": fast}, {"params": slow, "correction": "none"}]
+    assert slow and fast
+    optimizer = unstale.CorrectedSGD(groups, lr=0.1)
+    optimizer.backward(net(x), 0.9 * net(x))  # warnings are errors here
+    optimizer.step()
 
 
 # ------------------------------------------------------------------------------------- layers that are not as they seem
@@ -256,6 +325,107 @@ def test_sparse_embeddings(correction):
             optimizer.step()
             optimizer.zero_grad()
         torch.testing.assert_close(parameters_of(sparse), parameters_of(dense))
+
+
+def test_sparse_gradients_are_clipped_as_dense_ones():
+    torch.manual_seed(0)
+    sparse = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 1))
+    dense = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 1))
+    dense.load_state_dict(sparse.state_dict())
+    s = torch.tensor([[0, 1], [1, 1], [5, 0]])
+    norms = []
+    for net in (sparse, dense):
+        optimizer = unstale.CorrectedSGD(net, lr=0.1, correction="window")
+        for _ in range(2):  # with entries that occur several times
+            optimizer.backward(net(s).squeeze(-1), 5 + 0.9 * net(s.flip(0)).squeeze(-1))
+        norms.append(optimizer.clip_grad_norm_(0.01))
+        optimizer.step()
+    torch.testing.assert_close(*norms)
+    torch.testing.assert_close(parameters_of(sparse), parameters_of(dense))
+
+
+# ------------------------------------------------------------------------------------ compiled and checkpointed modules
+
+
+@pytest.mark.parametrize("correction", ["diagonal", "dense", "window"])
+@pytest.mark.parametrize("how", ["script", "trace", "checkpoint", "checkpoint a part"])
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore::unstale.SlowGradientsWarning")
+def test_compiled_and_checkpointed_modules(how, correction):
+    torch.manual_seed(0)
+    model, g = mlp(), generator(1)
+    compiled = {"script": torch.jit.script, "trace": lambda net: torch.jit.trace(net, torch.randn(M, 3))}
+    known = (
+        {id(model): compiled[how](model)} if how in compiled else {}
+    )  # with its parameters; the twin is not compiled
+
+    def value(net, x):
+        net = known.get(id(net), net)
+        if how == "checkpoint":
+            return checkpoint(net, x, use_reentrant=False).squeeze(-1)
+        if how == "checkpoint a part":
+            return net[3:](checkpoint(net[:3], x, use_reentrant=False)).squeeze(-1)
+        return net(x).squeeze(-1)
+
+    train_beside_reference(
+        model,
+        lambda net, s, n: (value(net, s), 1 + 0.9 * value(net, n)),
+        lambda step: tuple(torch.randn(M, 3, generator=g) for _ in range(2)),
+        correction,
+        steps=5,
+    )
+
+
+# --------------------------------------------------------------------------------------------- losses on a shared trunk
+
+
+class ActorCritic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.critic, self.actor = nn.Linear(3, 5), nn.Linear(5, 1), nn.Linear(5, 2)
+
+    def forward(self, x):
+        h = torch.tanh(self.trunk(x))
+        return self.critic(h).squeeze(-1), self.actor(h).log_softmax(-1)[:, 0]
+
+
+@pytest.mark.parametrize("correction", ["none", "diagonal", "dense", "window", "reservoir", "auto"])
+def test_the_order_of_other_losses_does_not_matter(correction):
+    """Or the error says which calls to swap."""
+    ends = []
+    for order in ("after", "before", "freed"):
+        torch.manual_seed(0)
+        net, g = ActorCritic(), generator(1)
+        optimizer = unstale.CorrectedSGD(net, lr=0.1, correction=correction)
+        for _ in range(4):
+            (value, log_prob), (following, _) = (net(torch.randn(M, 3, generator=g)) for _ in range(2))
+            if order != "after":
+                (-log_prob.mean()).backward(retain_graph=order == "before")
+            if order == "freed":
+                with pytest.raises(RuntimeError, match=r"freed the graph.*Call optimizer.backward\(\) first"):
+                    optimizer.backward(value, 1 + 0.9 * following)
+                break
+            optimizer.backward(value, 1 + 0.9 * following)
+            if order == "after":
+                (-log_prob.mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        ends.append(parameters_of(net))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("given", ["log_likelihood", "monitor"])
+def test_a_freed_graph_is_named_elsewhere_too(given):
+    net = ActorCritic()
+    value, log_prob = net(torch.randn(M, 3))
+    log_prob.sum().backward()
+    if given == "monitor":
+        monitor = unstale.Monitor(net, torch.optim.Adam(net.parameters()))
+        with pytest.raises(RuntimeError, match=r"Call monitor.observe\(\) first"):
+            monitor.observe(value, 0.9 * value)
+    else:
+        with pytest.raises(RuntimeError, match=r"Call optimizer.backward_log_likelihood\(\) first"):
+            unstale.CorrectedSGD(net, lr=0.1).backward_log_likelihood(log_prob)
 
 
 # ---------------------------------------------------------------------------------------------------------- scaling
@@ -487,8 +657,6 @@ def test_complex_intermediates():
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_reentrant_checkpointing_is_refused(whole):
-    from torch.utils.checkpoint import checkpoint
-
     net = mlp()
     optimizer = unstale.CorrectedSGD(net, lr=0.1)
 

@@ -2,9 +2,9 @@
 
     python tools/check_package.py
 
-The wheel is unpacked into an environment of its own. A small user program (tools/typed_program.py) is run there, and
-type-checked by mypy --strict, which reads the library's types because of its ``py.typed``. Other packages come from the
-environment that runs this script. The exit status is 1 if anything fails.
+The README and the tutorial are typed into an empty environment (tools/check_first_steps.py), which installs the wheel
+with torch and nothing else. A small user program (tools/typed_program.py) is run there too, and type-checked by mypy
+--strict, which reads the library's types because of its ``py.typed``. The exit status is 1 if anything fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tempfile
 import zipfile
@@ -51,16 +50,17 @@ def missing(archive: Path) -> set[str]:
     return (expected if is_wheel else expected | {"pyproject.toml", "README.md", "LICENSE"}) - contents(archive)
 
 
-def check_types(wheel: Path, directory: Path) -> bool:
-    """Type-check and run the user program in an environment that has the wheel first."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory / "venv")], check=True)
-    python = directory / "venv/bin/python"
-    site = subprocess.check_output([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True)
-    zipfile.ZipFile(wheel).extractall(site.strip())
-    (Path(site.strip()) / "others.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
-    program = shutil.copy(ROOT / "tools/typed_program.py", directory)
+def check_first_steps(wheel: Path, environment: Path) -> bool:
+    """Type the README and the tutorial into a new environment."""
+    command = [sys.executable, str(ROOT / "tools/check_first_steps.py"), str(wheel), str(environment)]
+    return subprocess.run(command).returncode == 0
+
+
+def check_types(environment: Path, directory: Path) -> bool:
+    """Type-check and run the user program in an environment that has the wheel."""
+    python, program = str(environment / "bin/python"), shutil.copy(ROOT / "tools/typed_program.py", directory)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(directory / "cache")]
-    commands = [[*mypy, "--python-executable", str(python), program], [str(python), program]]
+    commands = [[*mypy, "--python-executable", python, program], [python, program]]
     return all(subprocess.run(command, cwd=directory).returncode == 0 for command in commands)
 
 
@@ -73,7 +73,9 @@ def main() -> int:
         for archive in (wheel, sdist):
             print(f"{archive.name}: {len(contents(archive))} files, missing: {sorted(missing(archive)) or 'none'}")
         is_complete = not missing(wheel) and not missing(sdist)
-        return 0 if check_types(wheel, directory) and is_complete else 1
+        environment = directory / "environment"
+        is_usable = check_first_steps(wheel, environment) and check_types(environment, directory)
+        return 0 if is_complete and is_usable else 1
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP, MONITOR, TORCH_MOMENTUM = (
     f"src/unstale/{name}.py"
     for name in ("momentum", "_optimizer", "optimizers", "_param_group", "monitor", "_torch_momentum")
 )
+RANDOM, BATCH = "src/unstale/_random.py", "src/unstale/_batch.py"
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
 REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS, INPUTS = (
@@ -59,7 +60,9 @@ REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESER
         "inputs",
     )
 )
-FOLLOW, ROWS, RANKS = "tests/test_follow.py", "tests/test_distributional.py", "tests/test_distributed.py"
+FOLLOW, ROWS, SAMPLED, RANKS = (
+    f"tests/test_{name}.py" for name in ("follow", "distributional", "sampled_rows", "distributed")
+)
 ENGINE = "lab/tests/test_engine.py"
 CORRECTIONS = (REFERENCE, RUNS, WINDOWS)
 PER_SAMPLE = (RULES, LINEARIZATIONS, CHANGING, FUZZ)
@@ -568,22 +571,30 @@ MUTANTS = [
         (PLANS,),
     ),
     Mutant(
+        "an entry counts for itself alone (sampled)",
+        BATCH,
+        "curvature=batch.curvature[entries] * columns",
+        "curvature=batch.curvature[entries]",
+        (SAMPLED,),
+    ),
+    Mutant("every step draws the same entries (sampled)", BATCH, "torch.tensor(number", "torch.tensor(0", (SAMPLED,)),
+    Mutant(
         "streams are the same (hash)",
-        RESERVOIR,
+        RANDOM,
         " + stream * 0xD1B54A32D192ED03",
         "",
         in_reservoirs("neighbouring_uniform_numbers_are_not_correlated"),
     ),
     Mutant(
         "counters overlap (hash)",
-        RESERVOIR,
+        RANDOM,
         "+ counter * count",
         "+ counter",
         in_reservoirs("uniform_numbers_are_in_the_unit_interval_and_do_not_repeat"),
     ),
     Mutant(
         "one multiplication is missing (hash)",
-        RESERVOIR,
+        RANDOM,
         "x = (x ^ (x >> 29)) * MIXERS[1]",
         "x = x ^ (x >> 29)",
         in_reservoirs("uniform_numbers_are_those_of_the_definition"),

@@ -9,7 +9,7 @@ from .corrections import paper_horizon
 from .evaluation import evaluate
 from .monitor import Monitor
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
-from .per_sample.linearize import SlowGradientsWarning
+from .per_sample.slow import SlowGradientsWarning
 
 __version__ = "0.2.0"
 

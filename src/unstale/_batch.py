@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import losses
+from ._random import uniform
 from ._warnings import user_stacklevel
 from .losses import Loss
+
+# Of random numbers; a reservoir uses -1, 0 and as many as there are batches in a step.
+ENTRY_STREAM = -2
 
 BatchFunction = Callable[[], "tuple[Tensor, Tensor | float]"]
 
@@ -38,6 +43,12 @@ class EvaluatedBatch(NamedTuple):
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
+    all_entries: tuple[Tensor, Tensor] | None = None  # prediction and slope, if the others have one entry of each row
+
+    @property
+    def for_grad(self) -> tuple[Tensor, Tensor]:
+        """Prediction and slope of which ``.grad`` is made."""
+        return (self.prediction, self.slope) if self.all_entries is None else self.all_entries
 
 
 class BackwardCall(NamedTuple):
@@ -47,6 +58,11 @@ class BackwardCall(NamedTuple):
     function: BatchFunction | None
     loss: Loss | str
     weight: Tensor | float
+    number: int = 0  # of the step, on which the entries of a sampled loss depend
+
+    def exact(self) -> BackwardCall:
+        """The same with all entries of a sampled loss."""
+        return self._replace(loss=self.loss.exact()) if isinstance(self.loss, losses.RowLoss) else self
 
     def evaluate_again(self) -> EvaluatedBatch:
         """The batch at the current parameters."""
@@ -104,7 +120,7 @@ class BackwardCall(NamedTuple):
                 f"{list(weight.shape)}."
             )
         share = (weight / count).expand(value.shape).unsqueeze(-1).expand(prediction.shape)
-        return EvaluatedBatch(
+        found = EvaluatedBatch(
             prediction=_flat(prediction),
             target=_flat(level),
             given_target=_flat(target) if target.requires_grad else None,
@@ -115,6 +131,40 @@ class BackwardCall(NamedTuple):
             slope=_flat(slope.detach() * share),
             curvature=_flat(share),
         )
+        return found if loss.seed is None else _one_entry_per_row(found, loss.seed, self.number)
+
+
+def _one_entry_per_row(batch: EvaluatedBatch, seed: int, number: int) -> EvaluatedBatch:
+    """The batch with one random entry of every row, which stands for all of them."""
+    device, columns = batch.slope.device, batch.columns
+    start = torch.arange(0, len(batch.slope), columns, device=device)
+    drawn = uniform(seed, torch.tensor(number, device=device), len(start), stream=ENTRY_STREAM)
+    entries = start + (drawn * columns).long()
+    assert batch.target is not None
+    with torch.enable_grad():
+        prediction, target = batch.prediction[entries], batch.target[entries]
+    return batch._replace(
+        prediction=prediction,
+        target=target,
+        columns=1,
+        slope=batch.slope[entries] * columns,
+        curvature=batch.curvature[entries] * columns,
+        all_entries=(batch.prediction, batch.slope),
+    )
+
+
+@contextmanager
+def explained_freed_graph(method: str) -> Iterator[None]:
+    """Replace torch's error about a graph that was freed by one that says which calls to swap."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "through the graph a second time" not in str(error):
+            raise
+        raise RuntimeError(
+            f"another backward() has freed the graph of this prediction or target. Call {method} first, which keeps "
+            "the graph, and the other loss's backward() after it; or call that with retain_graph=True."
+        ) from error
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -199,6 +249,12 @@ def _expanded_weight(weight: Tensor, prediction: Tensor) -> Tensor:
     if weight.ndim == 0 or weight.shape == prediction.shape:
         return weight
     if prediction.ndim > 1 and weight.shape == prediction.shape[:-1]:
+        if weight.shape == prediction.shape[1:] and weight.numel() > 1:
+            raise ValueError(
+                f"weight of shape {list(weight.shape)} is ambiguous for a prediction of shape "
+                f"{list(prediction.shape)}. Use weight.unsqueeze(-1).expand(shape) for one weight per row, or "
+                "weight.expand(shape) for one per column."
+            )
         return weight.unsqueeze(-1).expand(prediction.shape)
     shapes = f"{list(prediction.shape)}" + (f" or {list(prediction.shape[:-1])}" if prediction.ndim > 1 else "")
     raise ValueError(

@@ -12,6 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,6 +24,7 @@ from ._batch import (
     BackwardCall,
     BatchFunction,
     EvaluatedBatch,
+    explained_freed_graph,
     read_batch,
     warn_constant_target,
     warn_unfollowed_target,
@@ -42,12 +44,14 @@ from .per_sample.linearize import (
     linearize,
     linearize_one,
     trace_batch,
-    warn_irregular,
 )
 from .per_sample.ownership import Trace, reached_leaves
+from .per_sample.slow import warn_slow
 
 # Changes when a state that was saved before can no longer be loaded.
 STATE_FORMAT = 3
+# More than there are calls of backward in one step: each draws random entries of its own.
+MAX_CALLS = 1 << 20
 
 
 UNRELATED_PREDICTION = (
@@ -168,7 +172,10 @@ class CorrectedOptimizer(Optimizer):
 
         def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
             function, values, level = read_batch(prediction, target)
-            call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
+            number = 0
+            if isinstance(loss, losses.RowLoss) and loss.seed is not None:
+                number = int(self.state_of("group 0").get("step", 0)) * MAX_CALLS + len(self._calls)
+            call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight, number)
             evaluated = call.evaluate(values, level)
             if self._needs_samples and isinstance(loss, losses.RowLoss):
                 raise TypeError(
@@ -179,7 +186,8 @@ class CorrectedOptimizer(Optimizer):
                 self._warn_once("constant target", warn_constant_target)
             return call, evaluated
 
-        return self._take(evaluate)
+        with explained_freed_graph("optimizer.backward()"):
+            return self._take(evaluate)
 
     def backward_log_likelihood(
         self, log_prob: Tensor | Callable[[], Tensor], *, weight: Tensor | float = 1.0
@@ -197,7 +205,8 @@ class CorrectedOptimizer(Optimizer):
             call = BackwardCall(lambda: (log_prob(), 0.0), losses.negative_log_likelihood, weight)
             return call, call.evaluate(log_prob(), 0.0)
 
-        return self._take(evaluate)
+        with explained_freed_graph("optimizer.backward_log_likelihood()"):
+            return self._take(evaluate)
 
     def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
         groups = self.ready_groups()
@@ -230,7 +239,12 @@ class CorrectedOptimizer(Optimizer):
         before = [group.gradient_before_hooks() for group in groups]
         is_hiding = sampled and not is_single and not self._ranks.fills_unused
         hidden = self._versions_of_hidden(traced) if is_hiding else {}
-        outputs = fill_grad(traced, batch.slope)
+        outputs = None
+        if batch.all_entries is None:
+            outputs = fill_grad(traced, batch.slope)
+        else:
+            everything, slope = batch.all_entries
+            fill_grad(TracedBatch([everything], [Trace()]), slope)
         if hidden and hidden != self._versions_of_hidden(traced):
             raise RuntimeError(
                 "a parameter received a gradient although the graph does not show that the prediction depends on it, "
@@ -342,9 +356,12 @@ class CorrectedOptimizer(Optimizer):
                     self._refuse_swapped(batch)
                     raise ValueError(UNRELATED_PREDICTION)
                 return found
-            found = linearize(traced, params, outputs, [group.kept_samples(samples) for group in sampled])
-        if found.irregular:
-            self._warn_once("irregular", lambda: warn_irregular(found.irregular, params, samples))
+            kept = [group.kept_samples(samples) for group in sampled]
+            found = linearize(traced, params, outputs, kept)
+            again = partial(linearize, traced, params, outputs, kept)
+            is_row_loss = batch.given_target is not batch.target
+            if "slow" not in self._warned and warn_slow(found, params, batch.prediction, again, is_row_loss):
+                self._warned.add("slow")
         return found
 
     def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:
@@ -415,6 +432,7 @@ class CorrectedOptimizer(Optimizer):
             The norm of all gradients before clipping.
         """
         gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
+        gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
         norm = torch.nn.utils.get_total_norm(gradients, norm_type)
         self.scale_grad_(float((max_norm / (norm + 1e-6)).clamp(max=1.0)))
         return norm
@@ -671,8 +689,12 @@ def expanded(params: Any) -> Any:
     if isinstance(params, nn.Module):
         params = [params]
     elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
+        if isinstance(params, dict) and any(isinstance(part, nn.Module) for part in params.values()):
+            raise TypeError("params is a dictionary of modules; use a list of them, list(params.values()).")
         return params  # torch accepts or refuses it
     params = list(params)
+    if any(isinstance(part, list | tuple) and any(isinstance(p, nn.Module) for p in part) for part in params):
+        raise TypeError("params has lists of modules in a list; use one flat list of modules.")
     if not any(isinstance(part, nn.Module) for part in params):
         return params
     found = [p for part in params for p in (part.parameters() if isinstance(part, nn.Module) else [part])]

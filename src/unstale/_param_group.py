@@ -244,7 +244,8 @@ class ParamGroup:
         if isinstance(whole, Linearization) and self.expects_first_samples:
             self._check_bytes(whole)
         if before is not None:
-            whole = self._scaled_by_hooks(whole, before)
+            expected = whole if batch.all_entries is None else self._summed_gradient(batch)
+            whole = self._scaled_by_hooks(whole, expected.semi_gradient(), before)
         if self._needs_whole_batch:
             assert isinstance(whole, Linearization)
             self._whole.append(whole)
@@ -256,10 +257,10 @@ class ParamGroup:
         """What is in ``.grad`` before autograd adds to it, if hooks may change what it adds."""
         return self.params.gradient() if self.needs_batch and self.params.has_hooks else None
 
-    def _scaled_by_hooks(self, batch: Batch, before: Tensor) -> Batch:
+    def _scaled_by_hooks(self, batch: Batch, gradient: Tensor, before: Tensor) -> Batch:
         """The batch, scaled as hooks on the parameters scaled its gradient, if that is certain."""
         added = self.params.gradient() - before
-        factor = common_factor(batch.semi_gradient(), added, self._precision, tolerance=1000)
+        factor = common_factor(gradient, added, self._precision, tolerance=1000)
         if factor is None or abs(factor - 1) <= 1000 * self._precision.eps:
             return batch
         self._factors[-1] = factor
@@ -290,7 +291,7 @@ class ParamGroup:
         return Linearization(gradients, slope, curvature, hessian, self.joint.size - self.params.size)
 
     def _summed_gradient(self, batch: EvaluatedBatch) -> SummedGradient:
-        return SummedGradient(self.params.gradient_of(batch.prediction, batch.slope))
+        return SummedGradient(self.params.gradient_of(*batch.for_grad))
 
     # ------------------------------------------------------------------------------------------------------- step
 
@@ -414,11 +415,12 @@ def _hessian(batch: EvaluatedBatch, params: FlatParams) -> Tensor:
     where = torch.cat(
         [torch.arange(s.start, s.stop) for p, s in zip(params.parameters, params.spans, strict=True) if p.requires_grad]
     )
+    prediction, slope = batch.for_grad
     with torch.enable_grad():
         first = torch.autograd.grad(
-            batch.prediction,
+            prediction,
             trainable,
-            batch.slope.to(batch.prediction.dtype),
+            slope.to(prediction.dtype),
             create_graph=True,
             allow_unused=True,
             materialize_grads=True,

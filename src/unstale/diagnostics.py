@@ -165,6 +165,9 @@ class DriftMonitor:
         self._steps += starts_a_step
         if call.function is None or self._steps % self._every:
             return
+        if batch.all_entries is not None:  # gradients are compared, for which one entry of a row is not enough
+            call = call.exact()
+            batch = call.evaluate_again()
         self._remembered.append(
             _Remembered(call, self._linearized(batch), self._params.point(), batch.target_value, self._steps)
         )

@@ -12,7 +12,7 @@ A :class:`RowLoss` is for predictions whose entries belong together, such as the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -123,11 +123,27 @@ class RowLoss:
         value: ``L``, of shape ``[...]``.
         slope: ``s``, of shape ``[..., k]``, as a differentiable function of ``f`` and ``y``.
         same_length: whether ``k' = k``.
+        seed: of the entries that :meth:`sampled` chooses; None if the correction takes all.
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
     same_length: bool = False
+    seed: int | None = None
+
+    def sampled(self, seed: int = 0) -> RowLoss:
+        """The same loss, of which the correction sees one random entry per row, with ``k`` times its weight.
+
+        The Taylor term of a row, ``Σ_a u_a v_aᵀ``, is then estimated without bias by ``k u_a v_aᵀ`` of the entry ``a``,
+        so that a row is one sample instead of ``k``: per-sample gradients take one pass instead of ``k``, and a slot
+        holds a row. The loss and ``.grad`` are those of all entries. Entries depend on the seed and the number of steps
+        only, so that a run can be repeated.
+        """
+        return replace(self, seed=seed)
+
+    def exact(self) -> RowLoss:
+        """The same loss, of which the correction sees all entries."""
+        return replace(self, seed=None)
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

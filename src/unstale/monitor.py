@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,7 @@ from torch.optim import Optimizer
 
 from . import _step_cost, losses
 from ._advice import MEANINGS, advise, table
-from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, read_batch
+from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, explained_freed_graph, read_batch
 from ._optimizer import UNRELATED_PREDICTION
 from ._param_group import common_factor
 from ._torch_momentum import TorchMomentum
@@ -30,7 +31,8 @@ from .corrections import Window, paper_horizon, slots
 from .losses import Loss, RowLoss
 from .momentum import correct
 from .per_sample.gradients import Linearization, merged
-from .per_sample.linearize import linearize, trace_batch, warn_irregular
+from .per_sample.linearize import linearize, trace_batch
+from .per_sample.slow import warn_slow
 
 TRUST = 1.0  # the bound that corrected optimizers have by default
 
@@ -125,16 +127,18 @@ class Monitor:
         if isinstance(prediction, Tensor) and target is None:
             raise TypeError("observe() needs a target: call observe(prediction, target), or give it a function.")
         function, prediction, target = read_batch(prediction, target)
-        call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight)
+        call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight).exact()
         batch = call.evaluate(prediction, target)
-        traced = trace_batch(batch.prediction, batch.target, batch.columns)
+        with explained_freed_graph("monitor.observe()"):
+            traced = trace_batch(batch.prediction, batch.target, batch.columns)
         if not any(id(p) in traced.reached for p in self._params.parameters):
             raise ValueError(UNRELATED_PREDICTION)
-        with self._params.hooks_disabled():
+        with self._params.hooks_disabled(), explained_freed_graph("monitor.observe()"):
             found = linearize(traced, [self._params])
-        if found.irregular and not self._warned:
-            warn_irregular(found.irregular, [self._params], len(batch.prediction))
-            self._warned = True
+            if not self._warned:
+                again = partial(linearize, traced, [self._params])
+                is_row_loss = isinstance(loss, RowLoss)
+                self._warned = warn_slow(found, [self._params], batch.prediction, again, is_row_loss)
         if math.isfinite(batch.check) and found.is_finite:
             if not self._pending:
                 self._point = self._params.point()

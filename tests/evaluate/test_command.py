@@ -74,6 +74,25 @@ def pickled(folder: Path) -> str:
     return str(folder / "policy.pt")
 
 
+def junk(folder: Path, name: str) -> str:
+    (folder / name).write_bytes(b"no such format" * 20)
+    return str(folder / name)
+
+
+def other_zip(folder: Path) -> str:
+    with zipfile.ZipFile(folder / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    return str(folder / "other.zip")
+
+
+def nothing(observation: np.ndarray) -> None:
+    """A policy without a return statement."""
+
+
+def words(observation: np.ndarray) -> str:
+    return "left"
+
+
 def nan_rewards() -> np.ndarray:
     rewards = log_walk(0.5, 20, 0)["rewards"]
     rewards[7] = np.nan
@@ -107,6 +126,13 @@ BAD = {
     "correction": (lambda f: ("test/Walk-v0", "random", "--correction", "all"), "correction must be one of none"),
     "seed": (lambda f: ("test/Walk-v0", "random", "--seed", "-1"), "seed must be at least 0"),
     "few episodes": (lambda f: ("test/Walk-v0", "random", "--episodes", "3"), "at least 4"),
+    "junk instead of data": (lambda f: (junk(f, "a.npz"), "random"), "not a file of numpy.savez"),
+    "junk instead of a zip": (lambda f: ("test/Walk-v0", junk(f, "a.zip")), "not a model of Stable-Baselines3"),
+    "junk instead of an export": (lambda f: ("test/Walk-v0", junk(f, "a.pt2")), "not a file of torch.export"),
+    "another zip": (lambda f: ("test/Walk-v0", other_zip(f)), "not a model of Stable-Baselines3"),
+    "a policy that returns nothing": (lambda f: ("test/Walk-v0", f"{__name__}:nothing"), "one whole number"),
+    "a policy that returns words": (lambda f: ("test/Walk-v0", f"{__name__}:words"), "one whole number"),
+    "a vector of nothing": (lambda f: ("test/Slide-v0", f"{__name__}:nothing"), "actions of shape"),
     "gamma": (lambda f: ("test/Walk-v0", "random", "--gamma", "1.5"), "gamma must be in [0, 1]"),
     "logged policy of an environment": (lambda f: ("test/Walk-v0", "logged"), "logged transitions"),
 }

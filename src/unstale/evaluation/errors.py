@@ -25,7 +25,7 @@ def require(module: str, install: str = '"unstale[evaluate]"') -> Any:
     except ImportError as error:
         package = module.split(".")[0]
         raise MissingPackageError(
-            f"unstale evaluate needs {package}, which is not installed; run: pip install {install}"
+            f"evaluation needs {package}, which is not installed; run: pip install {install}"
         ) from error
 
 

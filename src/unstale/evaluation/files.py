@@ -15,6 +15,7 @@ Columns, one row per transition, episodes one after another:
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def read(
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
+    if not zipfile.is_zipfile(path):
+        raise EvaluationError(f"{path} is truncated or not a file of numpy.savez.")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         return {name: archive[name] for name in (*REQUIRED, *OPTIONAL) if name in archive}
 

@@ -29,7 +29,13 @@ class Discrete:
 
     def check(self, actions: Array, whose: str) -> Array:
         """Return the actions as whole numbers ``[m]``, counted from 0."""
-        if actions.ndim != 1 or not np.all(np.isfinite(actions)) or np.any(actions != np.round(actions)):
+        is_numeric = np.issubdtype(actions.dtype, np.number)
+        if (
+            not is_numeric
+            or actions.ndim != 1
+            or np.any(actions != np.round(actions))
+            or not np.isfinite(actions).all()
+        ):
             raise EvaluationError(
                 f"{whose} gave {_describe(actions)}, but the action space is {self}: one whole number per observation."
             )

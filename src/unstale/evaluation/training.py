@@ -20,6 +20,7 @@ from .spaces import Array
 from .values import Samples, ValueNetwork
 
 Mode = Literal["replay", "stream"]
+MAX_SEED = 1 << 32  # what numpy and Gymnasium take
 READINGS = 40  # of the estimate, during training
 DRIFT_READINGS = 10  # fewer: each evaluates the remembered batches again
 MONITORED_BATCHES, MONITORED_EVERY = 4, 25
@@ -56,8 +57,8 @@ class Settings:
             raise EvaluationError(f"mode must be replay or stream, got {self.mode}.")
         if self.correction not in NAMES:
             raise EvaluationError(f"correction must be one of {', '.join(NAMES)}, got {self.correction}.")
-        if self.seed < 0:
-            raise EvaluationError(f"seed must be at least 0, got {self.seed}.")
+        if not 0 <= self.seed < MAX_SEED:
+            raise EvaluationError(f"seed must be at least 0 and below 2^32, got {self.seed}.")
         if not self.lr > 0:
             raise EvaluationError(f"lr must be positive, got {self.lr}.")
 

@@ -11,7 +11,6 @@ are linearized one by one, which takes ``k`` backward passes instead of one per 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 from .._flat_params import FlatParams
-from .._warnings import user_stacklevel
 from .autograd_graph import Edge, backward_listening, gradient_edge, run_backward, shape
 from .gradients import Batch, EmbeddingRows, Linearization, Materialized, OuterProducts, SampleGradients, merged
 from .jacobian import jacobian
@@ -38,10 +36,6 @@ MAX_SHARED_ENTRIES = 1 << 14
 MIN_ROWS_PER_USED_ROW = 4
 # Listening in on a backward pass costs some Python per layer; below this many multiply-adds another pass is cheaper.
 MIN_WORK_TO_LISTEN = 1 << 21
-
-
-class SlowGradientsWarning(UserWarning):
-    """Per-sample gradients of some parameters come from vector-Jacobian products: exact, but slow."""
 
 
 class TracedBatch(NamedTuple):
@@ -71,6 +65,8 @@ class Linearized(NamedTuple):
     gradients: list[tuple[SampleGradients, ...]]  # one tuple per group
     irregular: dict[int, str]  # ids of the parameters without factored gradients, and the reasons
     is_finite: bool
+    columns: int = 1  # that were linearized one by one
+    mixed: int = 0  # rows whose gradients every sample combines
 
 
 OutputGradients = dict[Edge, Tensor]  # of layer calls, by the edges of their outputs
@@ -188,7 +184,7 @@ def linearize(
                     parts[role].append(_by_sample(gradients, rows.of(call)))
     jacobians = _Jacobians(batch.roots)
     pieces = [_gradients_of_group(*each, given, jacobians) for each in zip(groups, counts, strict=True)]
-    return Linearized(pieces, irregular, _all_finite(used + jacobians.made))
+    return Linearized(pieces, irregular, _all_finite(used + jacobians.made), mixed=rows.mixed)
 
 
 def _columns(batch: TracedBatch, wanted: set[int]) -> list[TracedBatch]:
@@ -219,21 +215,8 @@ def _interleaved(columns: list[Linearized], groups: Sequence[FlatParams]) -> Lin
         order = torch.arange(whole.samples, device=group.device).reshape(len(columns), -1).T.flatten()
         pieces.append(whole.select(order).pieces)
     irregular = {key: why for column in columns for key, why in column.irregular.items()}
-    return Linearized(pieces, irregular, all(column.is_finite for column in columns))
-
-
-def warn_irregular(irregular: dict[int, str], groups: Sequence[FlatParams], samples: int) -> None:
-    """Warn about parameters that need vector-Jacobian products, with the reasons and the cost."""
-    named = [(tuple(p.shape), irregular[id(p)]) for group in groups for p in group.parameters if id(p) in irregular]
-    shapes = ", ".join(str(list(size)) for size, _ in named[:4]) + (", …" if len(named) > 4 else "")
-    reasons = ", ".join(sorted({why for _, why in named}))
-    warnings.warn(
-        f"per-sample gradients of {len(named)} parameter tensor(s) of shape {shapes} come from batched vector-Jacobian "
-        f"products, because the rows of samples cannot be separated there ({reasons}). The result is exact, but every "
-        f"batch costs about as much as {samples} backward passes, one per sample.",
-        SlowGradientsWarning,
-        stacklevel=user_stacklevel(),
-    )
+    mixed = max(column.mixed for column in columns)
+    return Linearized(pieces, irregular, all(column.is_finite for column in columns), len(columns), mixed)
 
 
 # -------------------------------------------------------------------------------------------------- backward passes
@@ -299,6 +282,11 @@ class _RowsOfSamples:
         if key not in self._known:
             self._known[key] = self._find(call.units, call.owner), call.owner
         return self._known[key][0]
+
+    @property
+    def mixed(self) -> int:
+        """The largest number of rows that every sample combines."""
+        return max((rows.mixing.shape[1] for rows, _ in self._known.values() if rows.mixing is not None), default=0)
 
     def _find(self, units: Units, owner: Tensor) -> _Rows:
         mixing = units.mixing()
