@@ -32,8 +32,7 @@ LAYERS = [
     {"optimizers", "diagnostics", "_torch_momentum", "_advice"},
     {"_step_cost"},
     {"monitor", "evaluation"},
-    {"__init__"},
-    {"sb3"},
+    {"__init__", "sb3"},
     {"__main__"},
 ]
 # Within per_sample likewise. Only the first touches torch's internals.

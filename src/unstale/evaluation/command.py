@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(function=main)
+    parser.set_defaults(function=main, parser=parser)
     parser.add_argument("source", help="a Gymnasium id, or logged transitions (.npz, .parquet, .h5, minari:NAME)")
     parser.add_argument(
         "policy",
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Evaluate, print the result, and return the exit status: 2 for bad input."""
-    options = {name: value for name, value in vars(arguments).items() if name not in ("function", "command")}
+    options = {name: value for name, value in vars(arguments).items() if name not in ("function", "parser", "command")}
     try:
         with _bar() as progress:
             found = evaluate(**options, progress=progress)
