@@ -204,6 +204,16 @@ def test_files(tmp_path, capsys):
     assert "<script" not in page and "http" not in page and "nan" not in page.lower().replace("finance", "")
 
 
+def test_numbers_of_the_axis_are_not_cut():
+    """Also in the larger letters of narrow screens, whose digits are about 0.6 em wide."""
+    from unstale.evaluation.svg import WIDTH, Chart
+
+    page = Chart("steps", "value", "", (0, 2000), (0, 1)).svg()
+    found = re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="middle">([\d,]+)<', page)
+    assert [text for _, text in found] == ["0", "500", "1,000", "1,500", "2,000"]
+    assert all(float(x) + 15 * 0.6 * len(text) / 2 <= WIDTH for x, text in found)
+
+
 def test_saved_networks_have_the_same_values(tmp_path):
     options = dict(gamma=0.9, episodes=10, steps=30, batch=8, networks=2, width=4)
     found = unstale.evaluate("test/Walk-v0", "random", out=tmp_path, **options)
