@@ -40,7 +40,7 @@ class EvaluatedBatch(NamedTuple):
     given_target: Tensor | None  # as it was given, flattened; it differs from target for a loss of whole rows
     target_value: Tensor  # the given target, detached
     columns: int  # the size of the last axis before flattening; 1 for a prediction of shape [m]
-    loss: Tensor  # the mean without weights, detached
+    loss: Tensor  # the mean, detached; with weights only where they are asked for
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
@@ -65,6 +65,7 @@ class BackwardCall(NamedTuple):
     loss: Loss | str
     weight: Tensor | float
     number: int = 0  # of the step, on which the entries of a sampled loss depend
+    reports_weights: bool = False  # whether the loss that is returned has the weights
 
     def exact(self) -> BackwardCall:
         """The same with all entries of a sampled loss."""
@@ -100,7 +101,7 @@ class BackwardCall(NamedTuple):
             given_target=live,
             target_value=_flat(constant),
             columns=prediction.shape[-1] if prediction.ndim > 1 else 1,
-            loss=total / count,
+            loss=(value * share).sum() if self.reports_weights else total / count,
             check=check,
             slope=_flat(slope * share),
             curvature=_flat(curvature * share),
@@ -132,7 +133,7 @@ class BackwardCall(NamedTuple):
             given_target=_flat(target) if target.requires_grad else None,
             target_value=_flat(target.detach()),
             columns=prediction.shape[-1],
-            loss=total / count,
+            loss=(value * weight).sum() / count if self.reports_weights else total / count,
             check=total + (weight * 0).sum(),
             slope=_flat(slope.detach() * share),
             curvature=_flat(share),

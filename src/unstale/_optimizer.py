@@ -156,6 +156,7 @@ class CorrectedOptimizer(Optimizer):
         loss: Loss | str = losses.half_squared,
         *,
         weight: Tensor | float = 1.0,
+        return_weighted: bool = False,
     ) -> Tensor:
         """Fill ``.grad`` with the semi-gradient of the mean loss, and remember what the correction needs.
 
@@ -175,10 +176,11 @@ class CorrectedOptimizer(Optimizer):
                 ``unstale.losses.quantile_huber()`` (QR-DQN; its target has as many rows, of any length).
             weight: factor of the loss: one per entry, one for each entry of the leading axes (``[m]`` for ``[m, k]``,
                 ``[T, B]`` for ``[T, B, k]``), or a number (a loss scale).
+            return_weighted: return the loss with the weights.
 
         Returns:
             The mean loss over all entries, without the weights, detached: importance weights change the gradient, not
-            what is reported.
+            what is reported, unless ``return_weighted`` is set.
         """
 
         def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
@@ -186,7 +188,8 @@ class CorrectedOptimizer(Optimizer):
             number = 0
             if isinstance(loss, losses.RowLoss) and loss.seed is not None:
                 number = int(self.state_of("group 0").get("step", 0)) * MAX_CALLS + len(self._calls)
-            call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight, number)
+            fixed = weight.detach() if isinstance(weight, Tensor) else weight
+            call = BackwardCall(function, loss, fixed, number, return_weighted)
             evaluated = call.evaluate(values, level)
             if self._needs_samples and isinstance(loss, losses.RowLoss):
                 raise TypeError(
