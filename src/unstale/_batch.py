@@ -305,9 +305,9 @@ def warn_constant_target(owner: str = "optimizer") -> None:
 def warn_unfollowed_target(owner: str = "optimizer") -> None:
     """Warn about a target of another network."""
     warnings.warn(
-        f"target depends on parameters, but on none of this {owner}'s: it comes from another network, whose changes "
-        f"are not followed, so only the prediction's half of the staleness is {VERBS[owner]}. For a target network "
-        f"call {owner}.follow(target_network). If the network never changes, ignore this with "
+        f"target depends on parameters, but on none whose changes this {owner} sees: it comes from another network, "
+        f"which is not followed, so only the prediction's half of the staleness is {VERBS[owner]}. For a target "
+        f"network call {owner}.follow(target_network). If the network never changes, ignore this with "
         "warnings.simplefilter('ignore', unstale.UnfollowedTargetWarning).",
         UnfollowedTargetWarning,
         stacklevel=user_stacklevel(),
