@@ -183,7 +183,8 @@ def test_the_folder_is_checked_before_anything_is_run(place, tmp_path, capsys, m
     monkeypatch.setattr("unstale.evaluation.pipeline.run", lambda *_, **__: pytest.fail("run"))
     (tmp_path / "file").touch()
     status, _, err = run(capsys, "test/Walk-v0", "random", *TINY, "--out", str(tmp_path / place))
-    assert status == 2 and f"results cannot be written to the folder {tmp_path / place}" in err
+    assert status == 2 and err.startswith("unstale evaluate: ") and err.count("\n") == 1
+    assert f"results cannot be written to the folder {tmp_path / place}" in err
 
 
 def test_a_folder_with_other_files_survives_an_error(tmp_path, capsys):
@@ -193,8 +194,8 @@ def test_a_folder_with_other_files_survives_an_error(tmp_path, capsys):
 
 
 def test_files(tmp_path, capsys):
-    status, out, _ = run(capsys, "test/Walk-v0", "random", *TINY, "--out", str(tmp_path))
-    assert status == 0
+    status, out, err = run(capsys, "test/Walk-v0", "random", *TINY, "--out", str(tmp_path))
+    assert status == 0 and "training" in err and "30/30" in err
     assert "value of the start states" in out and "Monte Carlo" in out and "believe it" in out
     description = json.loads((tmp_path / "value.json").read_text())
     assert description["value"]["low"] <= description["value"]["value"] <= description["value"]["high"]

@@ -77,7 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _bar() -> Any:
-    """A live bar on stderr, with the current estimate."""
+    """A live bar on stderr, with the current estimate; nothing before there is progress."""
     progress = require("rich.progress")
     console = require("rich.console").Console(stderr=True)
     columns = (
@@ -87,12 +87,18 @@ def _bar() -> Any:
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}"),
     )
-    with progress.Progress(*columns, console=console) as bar:
-        tasks: dict[str, Any] = {}
+    bar = progress.Progress(*columns, console=console)
+    tasks: dict[str, Any] = {}
 
-        def update(phase: str, done: int, total: int, note: str) -> None:
-            if phase not in tasks:
-                tasks[phase] = bar.add_task(phase, total=total, note=note)
-            bar.update(tasks[phase], completed=done, total=total, note=note)
+    def update(phase: str, done: int, total: int, note: str) -> None:
+        if not tasks:
+            bar.start()
+        if phase not in tasks:
+            tasks[phase] = bar.add_task(phase, total=total, note=note)
+        bar.update(tasks[phase], completed=done, total=total, note=note)
 
+    try:
         yield update
+    finally:
+        if tasks:
+            bar.stop()
