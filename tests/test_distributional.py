@@ -214,8 +214,9 @@ def test_grad_is_autograds_with_weights(kind):
     for weight in (torch.rand(4), 2.5):
         prediction, target = batch(net, net)
         optimizer = unstale.CorrectedSGD(net, lr=0.1, correction="window")
-        optimizer.backward(prediction, target, loss=case.loss, weight=weight)
+        returned = optimizer.backward(prediction, target, loss=case.loss, weight=weight, return_weighted=True)
         loss = (case.loss.value(prediction, target.detach()) * weight).mean()
+        torch.testing.assert_close(returned, loss.detach())
         expected = torch.autograd.grad(loss, list(net.parameters()))
         for p, gradient in zip(net.parameters(), expected, strict=True):
             torch.testing.assert_close(p.grad, gradient)

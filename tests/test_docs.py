@@ -135,6 +135,39 @@ def test_shares_are_those_of_the_readme(page):
     assert shares and all(share in readme or share in known for share in shares), shares
 
 
+# ------------------------------------------------------------------------------------------------------------- costs
+
+
+def rows_of(text):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+
+
+def test_costs_are_the_measured_ones():
+    """Times of steps are those of the benchmark, and times to an error those times the samples of the study."""
+    steps, clock = (DOCS / "costs.md").read_text("utf-8").split("## By the clock")
+    page = (ROOT / "benchmarks/results/cpu.md").read_text("utf-8")
+    defaults = page.split("**Default settings.**")[1].split("**Other settings.**")[0]
+    measured = {row[0]: row[1:] for row in rows_of(defaults)}
+    times = {}
+    for network, batch, chosen, adam, time, state in rows_of(steps)[2:]:
+        choice, *numbers = measured[f"{network}, batch {batch}"]
+        assert choice.startswith(chosen) and numbers == [adam, time, state]
+        times[network.split(",")[0], batch] = float(time)
+    report = (ROOT / "results/REPORT.md").read_text("utf-8")
+    table = rows_of(report.split("reaches the best reference's final error**")[1].split("\n\n**")[0])
+    samples = {row[0]: [int(cell.replace(",", "")) if cell != "–" else None for cell in row[1:]] for row in table[2:]}
+    best = [re.search(r"\((.*)\)", head)[1] for head in table[0][1:]]
+    for place, row in enumerate(rows_of(clock)[2:]):
+        assert table[0][1 + place].startswith(row[0])
+        adam, ours = samples[best[place]][place], samples["CorrectedAdam (default)"][place]
+        assert [row[1], row[2]] == [f"{adam:,}", f"{ours:,}"]
+        time = times["2-16-16-16-1", "1" if "stream" in row[0] else "16"]
+        assert [row[3], row[4]] == [f"{ours / adam:.2f}", f"{ours / adam * time:.2f}"]
+    atari = report.split("Steps and seconds until the mean error")[1].split("Settings:")[0]
+    for row in rows_of(atari)[2:]:
+        assert all(number in clock for number in row[1:3]), row
+
+
 # ------------------------------------------------------------------------------------------- equation by function
 
 

@@ -345,8 +345,63 @@ def test_a_third_network_is_still_not_followed():
     (model, target), (other, _) = pairs(mlp)
     optimizer = unstale.CorrectedSGD(model, lr=0.1)
     optimizer.follow(target)
-    with pytest.warns(unstale.UnfollowedTargetWarning):
+    with pytest.warns(unstale.UnfollowedTargetWarning, match="neither this optimizer's nor followed"):
         optimizer.backward(*TargetStream().batch(model, other)())
+
+
+@pytest.mark.parametrize("own_share", [0.0, 0.5], ids=["target network alone", "mixed with the model's own values"])
+@pytest.mark.parametrize("m", [1, 4])
+def test_a_replaced_network_is_named_once(m, own_share):
+    (model, target), _ = pairs(mlp)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1, correction="dense")
+    optimizer.follow(target)
+    stream = TargetStream(m=m, own_share=own_share, done=0.0)
+    trained(optimizer, model, target, stream, 2)
+    with pytest.warns(unstale.UnfollowedTargetWarning, match=r"replaced.*load_state_dict.*optimizer\.follow") as caught:
+        trained(optimizer, model, copy.deepcopy(model), stream, 3)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("correction", FOLLOWING)
+def test_a_replacement_can_be_followed(correction):
+    """Replaced by a copy and followed again, a network is followed as one whose values are loaded."""
+    ours, theirs = pairs(mlp)
+    optimizers = [OPTIMIZERS["adam"](m, 0.9, **options_for(correction)) for m, _ in (ours, theirs)]
+    monitors = [unstale.diagnostics.DriftMonitor(optimizer) for optimizer in optimizers]
+    networks = [ours[1], theirs[1]]
+    streams = [TargetStream(), TargetStream()]
+    for optimizer, network in zip(optimizers, networks, strict=True):
+        optimizer.follow(network)
+    for step in range(9):
+        for (model, _), network, optimizer, stream in zip((ours, theirs), networks, optimizers, streams, strict=True):
+            optimizer.backward(stream.batch(model, network))
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % 3 == 2:
+            networks[0] = copy.deepcopy(ours[0])
+            optimizers[0].follow(networks[0])
+            networks[1].load_state_dict(theirs[0].state_dict())
+    torch.testing.assert_close(parameters_of(ours[0]), parameters_of(theirs[0]), rtol=0, atol=0)
+    assert monitors[0]._params.point().equal(monitors[1]._params.point())
+
+
+def test_replacements_that_do_not_fit_are_refused():
+    (model, target), (other, _) = pairs(mlp)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    optimizer.follow(target)
+    optimizer.backward(*TargetStream().batch(model, target)())
+    with pytest.raises(RuntimeError, match="its batches are pending"):
+        optimizer.follow(other)
+    optimizer.step()
+    for wrong in (mlp(width=7), [target, other]):
+        with pytest.raises(RuntimeError, match="of the same shapes in the same order"):
+            optimizer.follow(wrong)
+    optimizer.follow(other)
+    plain = unstale.CorrectedSGD(other, lr=0.1)
+    plain.backward(*Stream().batch(other)())
+    plain.step()
+    with pytest.raises(RuntimeError, match="past batches were not followed"):
+        plain.follow(target)
 
 
 def test_what_cannot_be_followed_is_refused():
@@ -372,7 +427,7 @@ def test_what_cannot_be_followed_is_refused():
     optimizer.backward(*TargetStream().batch(model, target)())
     optimizer.step()
     with pytest.raises(RuntimeError, match=r"before the first backward\(\)"):
-        optimizer.follow(mlp())
+        optimizer.follow(mlp(width=7))
     target[0].requires_grad_(False)
     optimizer.zero_grad()
     with pytest.raises(ValueError, match="requires_grad=False"):

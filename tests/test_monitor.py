@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
 from problems import Stream, linear, mlp, parameters_of, twins
 from reference import derivatives, flat, gradient_of, per_sample
+from test_follow import UPDATES, TargetStream, pairs, polyak, through_data
 from torch import nn
 
 import unstale
@@ -31,8 +33,9 @@ LOSSES = {
 class Literal:
     """All batches with their weights in the momentum, gradients and Taylor terms, in plain sums."""
 
-    def __init__(self, model, optimizer):
+    def __init__(self, model, optimizer, followed=()):
         self.parameters, self.optimizer = list(model.parameters()), optimizer
+        self.joint = [*self.parameters, *followed]
         self.batches = []
 
     def observe(self, batch, loss, scale=1.0):
@@ -40,9 +43,9 @@ class Literal:
         prediction, target = batch()
         _, slope, curvature = derivatives(loss, (prediction - target).detach())
         v = per_sample(prediction, self.parameters)
-        u = v - per_sample(target, self.parameters)
+        u = per_sample(prediction, self.joint) - per_sample(target, self.joint)
         self.batches.append(
-            dict(batch=batch, loss=loss, scale=scale, target=target.detach(), point=flat(self.parameters), weight=None,
+            dict(batch=batch, loss=loss, scale=scale, target=target.detach(), point=flat(self.joint), weight=None,
                  gradient=v.T @ slope / len(v), taylor=u.T @ (curvature.unsqueeze(1) * v) / len(v))
         )  # fmt: skip
 
@@ -59,7 +62,7 @@ class Literal:
         """Of the last so many batches."""
         every = self.batches
         mu = sum(b["weight"] * b["scale"] * b["gradient"] for b in every)
-        kept, now = every[-last:] if last else every, flat(self.parameters)
+        kept, now = every[-last:] if last else every, flat(self.joint)
         eta = -sum(b["weight"] * b["scale"] * b["taylor"].T @ (now - b["point"]) for b in kept)
         change, fresh, drift, error = torch.zeros_like(mu), [], 0.0, 0.0
         for b in kept:
@@ -340,7 +343,7 @@ def test_batches_that_are_not_finite_are_not_remembered():
     model, monitor, literal = train(mlp, OPTIMIZERS["adam"], 4)
     batch = Stream(seed=1).batch(model)
     literal.observe(batch, LOSSES["half_squared"])
-    monitor.observe(model(X).squeeze(-1), torch.full((4,), math.nan))
+    monitor.observe(model(X).squeeze(-1), math.nan * model(X).squeeze(-1))
     value, target = batch()
     (0.5 * (value - target.detach()).square().mean()).backward()
     literal.optimizer.step()
@@ -355,7 +358,7 @@ def test_a_step_without_gradients_changes_nothing():
     """Torch's optimizers leave momentum alone then."""
     model, monitor, literal = train(mlp, OPTIMIZERS["sgd"], 4)
     before = monitor.read()
-    monitor.observe(model(X).squeeze(-1), torch.zeros(4))
+    monitor.observe(model(X).squeeze(-1), model(X).squeeze(-1))
     literal.optimizer.step()
     check(monitor.read(), before, set(MEANINGS) - {"cost"})
 
@@ -365,7 +368,8 @@ def test_targets_are_remembered_as_they_were():
     model, _ = twins(mlp)
     optimizer = OPTIMIZERS["adam"](model.parameters())
     monitor, target = unstale.Monitor(model, optimizer), torch.zeros(4)
-    value, _ = monitor.observe(lambda: (model(X).squeeze(-1), target))
+    with pytest.warns(unstale.ConstantTargetWarning):
+        value, _ = monitor.observe(lambda: (model(X).squeeze(-1), target))
     value.sum().backward()
     optimizer.step()
     target += 0.5
@@ -451,8 +455,109 @@ def test_slow_gradients_are_named_once():
     with pytest.warns(unstale.SlowGradientsWarning) as caught:
         for _ in range(2):
             hidden = model[0](X)
-            monitor.observe(model[1](hidden, hidden).squeeze(-1), torch.zeros(4))
+            value = model[1](hidden, hidden).squeeze(-1)
+            monitor.observe(value, 0.9 * value)
     assert len(caught) == 1
+
+
+# -------------------------------------------------------------------------------------------------- target networks
+
+
+def train_with_target(make, update, steps=12, follow=True):
+    """A plain loop with a target network, a monitor and the literal sums beside it."""
+    (model, target), _ = pairs(make)
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    monitor, stream = unstale.Monitor(model, optimizer, horizon=30), TargetStream()
+    if follow:
+        monitor.follow(target)
+    literal = Literal(model, optimizer, target.parameters() if follow else ())
+    for step in range(steps):
+        batch = stream.batch(model, target)
+        literal.observe(batch, LOSSES["half_squared"])
+        value, level = monitor.observe(batch)
+        (0.5 * (value - level.detach()).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        literal.step()
+        update(model, target, step)
+    return model, target, monitor, literal
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_followed_networks_read_as_the_literal_ones(update):
+    _, target, monitor, literal = train_with_target(mlp, UPDATES[update])
+    check(monitor.read(), literal.readings())
+    assert all(p.grad is None for p in target.parameters())
+
+
+def test_a_followed_network_is_predicted_exactly_if_values_are_linear():
+    _, _, monitor, _ = train_with_target(linear, polyak)
+    found = monitor.read()
+    assert found["predicted_staleness"] == pytest.approx(found["staleness"], rel=1e-10)
+    assert found["corrected_agreement"] == pytest.approx(1, abs=1e-12) and found["agreement"] < 1 - 1e-5
+    with pytest.warns(unstale.UnfollowedTargetWarning, match=r"monitor\.follow\(target_network\)") as caught:
+        _, _, monitor, _ = train_with_target(linear, polyak, follow=False)
+    assert len(caught) == 1  # of twelve batches
+    assert monitor.read()["corrected_agreement"] < 1 - 1e-5
+
+
+def test_a_constant_target_warns_once():
+    model, _ = twins(mlp)
+    monitor = unstale.Monitor(model, OPTIMIZERS["adam"](model.parameters()))
+    with pytest.warns(unstale.ConstantTargetWarning, match=r"half of the staleness is predicted.*no detach") as caught:
+        for level in (torch.zeros(4), model(X).squeeze(-1).detach(), 0.0):
+            monitor.observe(model(X).squeeze(-1), level)
+    assert len(caught) == 1
+
+
+def test_cost_is_that_of_following():
+    """The corrected optimizer that is timed follows the same network, so it has no reason to warn."""
+    _, target, monitor, _ = train_with_target(mlp, polyak, steps=2)
+    followed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unstale.CorrectedAdam, "follow", lambda _, network: followed.extend(network))
+        monitor.measure_cost(steps=1, rounds=1)
+    assert list(map(id, followed)) == list(map(id, target.parameters()))
+
+
+def test_a_replaced_network_is_named_and_can_be_followed_again():
+    """The displacement of the new network is that of the old one's values."""
+    ours, theirs = (train_with_target(mlp, polyak, steps=5) for _ in range(2))
+    replaced = copy.deepcopy(ours[1])
+    stream = TargetStream(seed=3)
+    with pytest.warns(unstale.UnfollowedTargetWarning, match="the followed network was replaced"):
+        ours[2].observe(stream.batch(ours[0], replaced))
+    literal = ours[3]
+    literal.optimizer.step()  # without gradients: the batch is not remembered
+    ours[2].follow(replaced)
+    for model, target, monitor, each in ((ours[0], replaced, *ours[2:]), theirs):
+        stream = TargetStream(seed=4)
+        for _ in range(3):
+            value, level = monitor.observe(stream.batch(model, target))
+            (0.5 * (value - level.detach()).square().mean()).backward()
+            each.optimizer.step()
+            each.optimizer.zero_grad()
+            polyak(model, target, 0)
+    check(ours[2].read(), theirs[2].read(), ["predicted_staleness", "change", "coverage"])
+
+
+def test_what_a_monitor_cannot_follow_is_refused():
+    model, target, monitor, _ = train_with_target(mlp, polyak, steps=2)
+    with pytest.raises(RuntimeError, match=r"before the first observe\(\).*of the same shapes"):
+        monitor.follow(mlp(width=7))
+    with pytest.raises(ValueError, match="parameters of its own"):
+        monitor.follow(model)
+    monitor.observe(TargetStream().batch(model, target))
+    with pytest.raises(RuntimeError, match="its batches are pending"):
+        monitor.follow(target)
+    through_data(model, target, 0)
+    with pytest.raises(RuntimeError, match=r"two calls of observe\(\).*after step\(\)"):
+        monitor.observe(TargetStream().batch(model, target))
+    late = unstale.Monitor(model, OPTIMIZERS["adam"](model.parameters()))
+    late.follow([target])
+    target[0].requires_grad_(False)
+    with pytest.raises(ValueError, match="requires_grad=False"):
+        late.observe(TargetStream().batch(model, target))
 
 
 # --------------------------------------------------------------------------------------------------------- advice

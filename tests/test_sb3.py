@@ -370,8 +370,18 @@ def test_a_file_of_stable_baselines3_is_refused(tmp_path):
         ours.CorrectedDQN.load(tmp_path / "model.zip")
 
 
+def test_the_module_is_imported_when_it_is_used(monkeypatch):
+    monkeypatch.delattr(unstale, "sb3")  # as before its first import
+    assert unstale.sb3 is ours and "sb3" not in unstale.__all__
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     monkeypatch.delitem(sys.modules, "unstale.sb3")
+    monkeypatch.delattr(unstale, "sb3")
     with pytest.raises(ImportError, match=r'pip install "unstale\[sb3\]"'):
         importlib.import_module("unstale.sb3")
+    with pytest.raises(ImportError, match=r'pip install "unstale\[sb3\]"'):
+        unstale.sb3  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'sb4'"):
+        unstale.sb4  # noqa: B018

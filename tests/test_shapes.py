@@ -241,6 +241,20 @@ def test_grad_is_autograds_and_the_loss_has_no_weights(case, correction, weighte
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "weight", [0.3, torch.tensor(0.3), torch.arange(6.0).reshape(3, 2), torch.arange(18.0).reshape(3, 2, 3)]
+)
+def test_the_loss_has_weights_on_request(weight):
+    make, batches = CASES["heads [T, B, k]"]
+    model, _ = twins(make)
+    prediction, target = batches(model, torch.Generator().manual_seed(0))()
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    loss = optimizer.backward(prediction, target, weight=weight, return_weighted=True)
+    wide = weight.unsqueeze(-1) if isinstance(weight, torch.Tensor) and weight.ndim == 2 else weight
+    expected = (wide * (prediction - target).square() / 2).mean().detach()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+
+
 class Weighted(Reference):
     def evaluate(self, batch):
         prediction, target, slope, curvature = super().evaluate(batch)

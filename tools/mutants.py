@@ -259,10 +259,38 @@ MUTANTS = [
     ),
     Mutant(
         "a network may change within a step",
-        PARAM_GROUP,
-        "if not torch.equal(self._point[self.params.size :], now):",
+        "src/unstale/_follow.py",
+        "if not torch.equal(before, now):",
         "if False:",
         (FOLLOW,),
+    ),
+    Mutant(
+        "a replaced network is no matter",
+        "src/unstale/_follow.py",
+        "        return warn_replaced_target\n",
+        "        pass\n",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "groups keep the network that was replaced",
+        OPTIMIZER,
+        "group.follow(followed_by(group.settings, self.param_groups, self.followed))",
+        "pass",
+        (FOLLOW,),
+    ),
+    Mutant(
+        "monitor: the point of a followed network is forgotten",
+        MONITOR,
+        "mu, point = self._momentum.read(), self._joint.point()",
+        "mu, point = self._momentum.read(), self._point",
+        ("tests/test_monitor.py",),
+    ),
+    Mutant(
+        "a function may read variables of the loop",
+        "src/unstale/_late_binding.py",
+        "            if changed:\n",
+        "            if False:\n",
+        ("tests/test_late_binding.py",),
     ),
     Mutant("the plan forgets followed parameters", SELECT, '+ sizes.get("followed", 0))', ")", (FOLLOW,)),
     # Losses of whole rows
@@ -310,9 +338,9 @@ MUTANTS = [
     ),
     Mutant(
         "warnings look at the slopes of rows",
-        OPTIMIZER,
-        "leaves = reached_leaves(batch.given_target) if is_row_loss else traced.traces[1].reached",
-        "leaves = traced.traces[1].reached",
+        "src/unstale/_follow.py",
+        "traced.traces[1].reached if is_traced else reached_leaves(batch.given_target)",
+        "traced.traces[1].reached",
         (ROWS,),
     ),
     # Reservoir and thinned dense

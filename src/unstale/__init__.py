@@ -1,5 +1,11 @@
 """Optimizers for temporal-difference learning whose momentum is corrected for moving targets."""
 
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from . import corrections, diagnostics, distributions, losses, targets
 from ._batch import ConstantTargetWarning, UnfollowedTargetWarning
 from ._compat import observe, unobserve
@@ -10,6 +16,17 @@ from .evaluation import evaluate
 from .monitor import Monitor
 from .optimizers import CorrectedAdam, CorrectedRMSprop, CorrectedSGD, CorrectedTDprop
 from .per_sample.slow import SlowGradientsWarning
+
+if TYPE_CHECKING:
+    from . import sb3 as sb3
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        """``unstale.sb3``, which needs Stable-Baselines3, is imported when it is first used."""
+        if name == "sb3":
+            return importlib.import_module(".sb3", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __version__ = "0.2.0"
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from typing import NoReturn
 
 import torch
 
 import unstale
 from unstale.evaluation.command import add_parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the arguments, and where to read on."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help\n")
 
 
 def describe() -> str:
@@ -28,14 +36,16 @@ def describe() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print :func:`describe`, or run a command; return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="unstale",
         description="Without a command, say which versions of unstale, torch and Python are installed, and on which "
         "device, for bug reports. The paper's experiments are run by unstale-lab, from a clone of the repository.",
     )
     parser.add_argument("--version", action="version", version=unstale.__version__)
     add_parser(parser.add_subparsers(dest="command", metavar="command"))
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        getattr(parsed, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if parsed.command is not None:
         return int(parsed.function(parsed))
     print(describe())

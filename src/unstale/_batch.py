@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import losses
+from ._late_binding import bound
 from ._random import uniform
 from ._warnings import user_stacklevel
 from .losses import Loss
@@ -39,11 +40,16 @@ class EvaluatedBatch(NamedTuple):
     given_target: Tensor | None  # as it was given, flattened; it differs from target for a loss of whole rows
     target_value: Tensor  # the given target, detached
     columns: int  # the size of the last axis before flattening; 1 for a prediction of shape [m]
-    loss: Tensor  # the mean without weights, detached
+    loss: Tensor  # the mean, detached; with weights only where they are asked for
     check: Tensor  # finite if every loss and every weight is; their product need not be (a loss scale may overflow)
     slope: Tensor
     curvature: Tensor
     all_entries: tuple[Tensor, Tensor] | None = None  # prediction and slope, if the others have one entry of each row
+
+    @property
+    def is_row_loss(self) -> bool:
+        """Whether the loss is one of whole rows, so that what is linearized is not the target as it was given."""
+        return self.given_target is not self.target
 
     @property
     def for_grad(self) -> tuple[Tensor, Tensor]:
@@ -59,6 +65,7 @@ class BackwardCall(NamedTuple):
     loss: Loss | str
     weight: Tensor | float
     number: int = 0  # of the step, on which the entries of a sampled loss depend
+    reports_weights: bool = False  # whether the loss that is returned has the weights
 
     def exact(self) -> BackwardCall:
         """The same with all entries of a sampled loss."""
@@ -94,7 +101,7 @@ class BackwardCall(NamedTuple):
             given_target=live,
             target_value=_flat(constant),
             columns=prediction.shape[-1] if prediction.ndim > 1 else 1,
-            loss=total / count,
+            loss=(value * share).sum() if self.reports_weights else total / count,
             check=check,
             slope=_flat(slope * share),
             curvature=_flat(curvature * share),
@@ -126,7 +133,7 @@ class BackwardCall(NamedTuple):
             given_target=_flat(target) if target.requires_grad else None,
             target_value=_flat(target.detach()),
             columns=prediction.shape[-1],
-            loss=total / count,
+            loss=(value * weight).sum() / count if self.reports_weights else total / count,
             check=total + (weight * 0).sum(),
             slope=_flat(slope.detach() * share),
             curvature=_flat(share),
@@ -186,7 +193,7 @@ def read_batch(
     result = prediction()
     if not (isinstance(result, tuple) and len(result) == 2):
         raise TypeError("a batch given as a function must return the pair (prediction, target).")
-    return prediction, *result
+    return bound(prediction), *result
 
 
 def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
@@ -279,25 +286,42 @@ def _shape_advice(prediction: torch.Size, target: torch.Size) -> str:
     return ""
 
 
-def warn_constant_target() -> None:
-    """Warn about a target without a graph."""
+# What an optimizer and a monitor do about staleness.
+VERBS = {"optimizer": "corrected", "monitor": "predicted"}
+
+
+def warn_constant_target(owner: str = "optimizer") -> None:
+    """Warn about a target without a graph that was given to an ``owner``, ``"optimizer"`` or ``"monitor"``."""
     warnings.warn(
-        "target does not depend on any parameter, so only the prediction's half of the staleness is corrected. For "
-        "TD targets pass the bootstrap value live: no detach(), no torch.no_grad(). For a target network call "
-        "optimizer.follow(target_network) as well. If the target is meant to be constant (regression), ignore this "
+        f"target does not depend on any parameter, so only the prediction's half of the staleness is {VERBS[owner]}. "
+        "For TD targets pass the bootstrap value live: no detach(), no torch.no_grad(). For a target network call "
+        f"{owner}.follow(target_network) as well. If the target is meant to be constant (regression), ignore this "
         "with warnings.simplefilter('ignore', unstale.ConstantTargetWarning).",
         ConstantTargetWarning,
         stacklevel=user_stacklevel(),
     )
 
 
-def warn_unfollowed_target() -> None:
+def warn_unfollowed_target(owner: str = "optimizer") -> None:
     """Warn about a target of another network."""
     warnings.warn(
-        "target depends on parameters, but on none that this optimizer corrects: it comes from another network, whose "
-        "changes the correction does not follow, so only the prediction's half of the staleness is corrected. For a "
-        "target network call optimizer.follow(target_network). If the network never changes, ignore this with "
+        f"target depends on parameters, but on none whose changes this {owner} sees: it comes from another network, "
+        f"which is not followed, so only the prediction's half of the staleness is {VERBS[owner]}. For a target "
+        f"network call {owner}.follow(target_network). If the network never changes, ignore this with "
         "warnings.simplefilter('ignore', unstale.UnfollowedTargetWarning).",
+        UnfollowedTargetWarning,
+        stacklevel=user_stacklevel(),
+    )
+
+
+def warn_replaced_target(owner: str = "optimizer") -> None:
+    """Warn about a target of a network that has taken the place of a followed one."""
+    warnings.warn(
+        f"target depends on parameters that are neither this {owner}'s nor followed, and not on all that are followed: "
+        "it looks as if the followed network was replaced, such as by target_network = copy.deepcopy(network). "
+        f"Changes of the new network are not {VERBS[owner]}. Keep the followed network and load the values into it, "
+        "target_network.load_state_dict(network.state_dict()); or call "
+        f"{owner}.follow(target_network) again after every replacement.",
         UnfollowedTargetWarning,
         stacklevel=user_stacklevel(),
     )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from ._batch import EvaluatedBatch, warn_replaced_target, warn_unfollowed_target
+from .per_sample.linearize import TracedBatch
+from .per_sample.ownership import reached_leaves
 
 # Corrections that pair every parameter with its own copy.
 NEED_COPIES = ("diagonal", "blocks")
@@ -31,6 +36,60 @@ def followable(parameters: Any, optimized: Sequence[Tensor]) -> list[Tensor]:
             "anyway."
         )
     return others
+
+
+def replacing(followed: Sequence[Tensor], parameters: Sequence[Tensor], method: str) -> list[Tensor]:
+    """Parameters that take the place of the followed ones after the first batch; or an error.
+
+    Displacements are differences of values, so they stay right if every parameter has its counterpart.
+
+    Args:
+        followed: the parameters of all networks that are followed now.
+        parameters: those of the networks in their place.
+        method: that takes batches, for messages.
+    """
+    if not followed:
+        raise RuntimeError(f"follow() comes before the first {method}(): past batches were not followed.")
+    shapes, others = ([list(p.shape) for p in each] for each in (followed, parameters))
+    if shapes != others:
+        raise RuntimeError(
+            f"follow() comes before the first {method}(). After that it takes a replacement of what it follows alone, "
+            f"with parameters of the same shapes in the same order: {shapes}, not {others}. If there are several "
+            "target networks, pass all of them, follow([first, second])."
+        )
+    return list(parameters)
+
+
+def check_still(before: Tensor, now: Tensor, method: str) -> None:
+    """Raise if followed parameters, given as vectors, changed since the first batch of a step."""
+    if not torch.equal(before, now):
+        raise RuntimeError(
+            f"a followed network changed between two calls of {method}() of one step. Update it after step()."
+        )
+
+
+def target_leaves(batch: EvaluatedBatch, traced: TracedBatch) -> set[int]:
+    """The ids of the leaves that the target, as it was given, depends on."""
+    if batch.given_target is None:
+        return set()
+    is_traced = len(traced.traces) > 1 and not batch.is_row_loss
+    return traced.traces[1].reached if is_traced else reached_leaves(batch.given_target)
+
+
+def target_warning(
+    leaves: set[int], own: Sequence[Tensor], corrected: Sequence[Tensor], followed: Sequence[Tensor]
+) -> Callable[..., None] | None:
+    """The warning that a target deserves; None if all is well.
+
+    Args:
+        leaves: ids of what the target depends on.
+        own: the parameters that are optimized.
+        corrected: those of them whose changes are seen.
+        followed: the parameters of target networks, whose changes are seen too.
+    """
+    if not all(id(p) in leaves for p in followed) and leaves - {id(p) for p in (*own, *followed)}:
+        return warn_replaced_target
+    return None if any(id(p) in leaves for p in (*corrected, *followed)) else warn_unfollowed_target
 
 
 def check_live(parameters: Sequence[Tensor]) -> None:

@@ -27,9 +27,10 @@ from ._batch import (
     explained_freed_graph,
     read_batch,
     warn_constant_target,
-    warn_unfollowed_target,
+    warn_replaced_target,
 )
-from ._follow import followable, followed_by
+from ._follow import followable, followed_by, replacing, target_leaves, target_warning
+from ._late_binding import bound
 from ._param_group import GroupState, ParamGroup
 from ._ranks import Ranks
 from ._warnings import user_stacklevel
@@ -111,6 +112,9 @@ class CorrectedOptimizer(Optimizer):
         like between steps; the next ``backward`` sees how far they moved. Compute targets with the network live: not
         under ``torch.no_grad()``, and not detached. The network gets no ``.grad`` and is not optimized.
 
+        If another network takes its place (``target_network = copy.deepcopy(network)``), call it again between steps,
+        with all networks that are to be followed: their parameters must have the shapes of those before.
+
         With ``correction="diagonal"`` and ``"blocks"`` the network must be a copy of the optimized parameters. The
         oracle evaluates past batches with the network as it is, and needs no call.
 
@@ -127,14 +131,20 @@ class CorrectedOptimizer(Optimizer):
         >>> target_network.load_state_dict(model.state_dict())
         <All keys matched successfully>
         """
-        if self._calls or any(self.state.values()):
-            raise RuntimeError("follow() comes before the first backward(): past batches were not followed.")
-        optimized = self._all_parameters()
+        new = followable(expanded(network), self._all_parameters())
+        if self._calls:
+            raise RuntimeError("follow() comes before the first backward() of a step: its batches are pending.")
+        if any(self.state.values()):
+            self.followed = replacing(self.followed, new, "backward")
+            self._warned.discard(warn_replaced_target.__name__)
+            for group in self._groups:
+                group.follow(followed_by(group.settings, self.param_groups, self.followed))
+            return
         known = {id(p) for p in self.followed}
-        new = [p for p in followable(expanded(network), optimized) if id(p) not in known]
+        both = [*self.followed, *(p for p in new if id(p) not in known)]
         for settings in self.param_groups:
-            followed_by(settings, self.param_groups, [*self.followed, *new])
-        self.followed += new
+            followed_by(settings, self.param_groups, both)
+        self.followed = both
         self._groups = []
 
     # --------------------------------------------------------------------------------------------------- backward
@@ -146,6 +156,7 @@ class CorrectedOptimizer(Optimizer):
         loss: Loss | str = losses.half_squared,
         *,
         weight: Tensor | float = 1.0,
+        return_weighted: bool = False,
     ) -> Tensor:
         """Fill ``.grad`` with the semi-gradient of the mean loss, and remember what the correction needs.
 
@@ -154,7 +165,8 @@ class CorrectedOptimizer(Optimizer):
         Args:
             prediction: the network's values for a batch, of shape ``[m]``, ``[m, k]`` (twin critics, ensembles, several
                 heads), ``[T, B]``, ``[T, B, k]``, or any other with at least one axis; or the batch as a function that
-                computes prediction and target afresh, which ``correction="oracle"`` and ``refresh`` need.
+                computes prediction and target afresh, which ``correction="oracle"`` and ``refresh`` need. Bind its data
+                as default arguments.
             target: TD target of the same shape, *not* detached: the correction needs its gradient. A number stands for
                 the same target everywhere; nothing else is broadcast.
             loss: elementwise loss of the residual, ``½ δ²`` by default: a name (``"half_squared"``, ``"squared"``,
@@ -164,10 +176,11 @@ class CorrectedOptimizer(Optimizer):
                 ``unstale.losses.quantile_huber()`` (QR-DQN; its target has as many rows, of any length).
             weight: factor of the loss: one per entry, one for each entry of the leading axes (``[m]`` for ``[m, k]``,
                 ``[T, B]`` for ``[T, B, k]``), or a number (a loss scale).
+            return_weighted: return the loss with the weights.
 
         Returns:
             The mean loss over all entries, without the weights, detached: importance weights change the gradient, not
-            what is reported.
+            what is reported, unless ``return_weighted`` is set.
         """
 
         def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
@@ -175,7 +188,8 @@ class CorrectedOptimizer(Optimizer):
             number = 0
             if isinstance(loss, losses.RowLoss) and loss.seed is not None:
                 number = int(self.state_of("group 0").get("step", 0)) * MAX_CALLS + len(self._calls)
-            call = BackwardCall(function, loss, weight.detach() if isinstance(weight, Tensor) else weight, number)
+            fixed = weight.detach() if isinstance(weight, Tensor) else weight
+            call = BackwardCall(function, loss, fixed, number, return_weighted)
             evaluated = call.evaluate(values, level)
             if self._needs_samples and isinstance(loss, losses.RowLoss):
                 raise TypeError(
@@ -202,7 +216,8 @@ class CorrectedOptimizer(Optimizer):
             if isinstance(log_prob, Tensor):
                 call = BackwardCall(None, losses.negative_log_likelihood, weight)
                 return call, call.evaluate(log_prob, 0.0)
-            call = BackwardCall(lambda: (log_prob(), 0.0), losses.negative_log_likelihood, weight)
+            again = bound(log_prob)
+            call = BackwardCall(lambda: (again(), 0.0), losses.negative_log_likelihood, weight)
             return call, call.evaluate(log_prob(), 0.0)
 
         with explained_freed_graph("optimizer.backward_log_likelihood()"):
@@ -310,13 +325,17 @@ class CorrectedOptimizer(Optimizer):
         corrected = [group for group in self._groups if group.needs_samples]
         if batch.given_target is None:
             return traced
-        is_row_loss = batch.given_target is not batch.target
-        leaves = reached_leaves(batch.given_target) if is_row_loss else traced.traces[1].reached
-        if not self._is_followed(leaves, corrected):
-            if any(group.is_corrected for group in corrected):
-                self._warn_once("unfollowed target", warn_unfollowed_target)
-            return traced if is_row_loss else traced.without_target()
-        return traced
+        leaves = target_leaves(batch, traced)
+        if any(group.is_corrected for group in corrected):
+            self._check_target(leaves, corrected)
+        return traced if batch.is_row_loss or self._is_followed(leaves, corrected) else traced.without_target()
+
+    def _check_target(self, leaves: set[int], corrected: list[ParamGroup]) -> None:
+        """Warn if the target, which depends on these leaves, comes from a network whose changes are not followed."""
+        seen = [p for group in corrected for p in group.params.parameters]
+        warn = target_warning(leaves, self._all_parameters(), seen, self.followed)
+        if warn is not None:
+            self._warn_once(warn.__name__, warn)
 
     def _holds_any(self, leaves: set[int], groups: list[ParamGroup] | None = None) -> bool:
         """Whether one of the leaves, given by their ids, is a parameter of these groups (default: all)."""
@@ -355,12 +374,13 @@ class CorrectedOptimizer(Optimizer):
                 if found is None:
                     self._refuse_swapped(batch)
                     raise ValueError(UNRELATED_PREDICTION)
+                if self.followed and batch.given_target is not None:
+                    self._check_target(reached_leaves(batch.given_target), sampled)
                 return found
             kept = [group.kept_samples(samples) for group in sampled]
             found = linearize(traced, params, outputs, kept)
             again = partial(linearize, traced, params, outputs, kept)
-            is_row_loss = batch.given_target is not batch.target
-            if "slow" not in self._warned and warn_slow(found, params, batch.prediction, again, is_row_loss):
+            if "slow" not in self._warned and warn_slow(found, params, batch.prediction, again, batch.is_row_loss):
                 self._warned.add("slow")
         return found
 

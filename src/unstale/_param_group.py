@@ -12,7 +12,7 @@ from torch import Tensor
 from . import corrections
 from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
-from ._follow import check_live
+from ._follow import check_live, check_still
 from ._ranks import Ranks
 from ._warnings import user_stacklevel
 from .momentum import MIN_MEMORY, growing_beta
@@ -58,10 +58,9 @@ class ParamGroup:
         self.settings = settings
         self._ranks = ranks or Ranks()
         # Blocks of a given size are cut in the group's own order.
-        vectors_first = settings["correction"] != "blocks"
-        self.params = FlatParams(settings["params"], vectors_first)
-        # The parameters and those of followed networks, whose displacements change residuals.
-        self.joint = FlatParams(settings["params"], vectors_first, followed) if followed else self.params
+        self._vectors_first = settings["correction"] != "blocks"
+        self.params = FlatParams(settings["params"], self._vectors_first)
+        self.follow(followed)
         kind = corrections.CLASSES.get(settings["correction"])
         self.is_corrected = kind is not None
         self._needs_whole_batch = optimizer_needs_samples
@@ -83,6 +82,11 @@ class ParamGroup:
         self._free: Tensor | None = None
         self._moved: Tensor | None = None
         self.scratch: Tensor | None = None
+
+    def follow(self, followed: Sequence[Tensor]) -> None:
+        """Follow these parameters; or, in the place of others, counterparts of the same shapes."""
+        # The parameters and those of followed networks, whose displacements change residuals.
+        self.joint = FlatParams(self.settings["params"], self._vectors_first, followed) if followed else self.params
 
     @property
     def given_beta(self) -> float | None:
@@ -121,11 +125,8 @@ class ParamGroup:
     def check_followed(self) -> None:
         """Raise if a followed network was changed since the first batch of the step."""
         if self._followed and self._point is not None:
-            now = self.joint.flat(self.joint.parameters)[self.params.size :]
-            if not torch.equal(self._point[self.params.size :], now):
-                raise RuntimeError(
-                    "a followed network changed between two calls of backward() of one step. Update it after step()."
-                )
+            now = self.joint.point()[self.params.size :]
+            check_still(self._point[self.params.size :], now, "backward")
 
     @property
     def _followed(self) -> list[Tensor]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from ._batch import BackwardCall
@@ -19,10 +19,10 @@ from .per_sample.ownership import leaves
 
 
 @contextmanager
-def untouched(model: nn.Module, params: FlatParams) -> Iterator[None]:
-    """Restore ``.grad``, the model's buffers and the states of random number generators afterwards."""
+def untouched(modules: Iterable[nn.Module], params: FlatParams) -> Iterator[None]:
+    """Restore ``.grad``, the modules' buffers and the states of random number generators afterwards."""
     gradients = [p.grad for p in params.parameters]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     devices = [params.device] if params.device.type == "cuda" else []
     with torch.random.fork_rng(devices), params.hooks_disabled():
         for p in params.parameters:
@@ -38,7 +38,9 @@ def untouched(model: nn.Module, params: FlatParams) -> Iterator[None]:
                         buffer.copy_(before)
 
 
-def measure(optimizer: Optimizer, params: FlatParams, call: BackwardCall, steps: int, rounds: int) -> float:
+def measure(
+    optimizer: Optimizer, params: FlatParams, followed: Sequence[Tensor], call: BackwardCall, steps: int, rounds: int
+) -> float:
     """The time of a step with correction, divided by the time of one without, both with all defaults.
 
     Both optimizers are new ones with a learning rate of 0, and train copies of the parameters' values. Both evaluate
@@ -48,6 +50,7 @@ def measure(optimizer: Optimizer, params: FlatParams, call: BackwardCall, steps:
     Args:
         optimizer: of torch; decides which two are compared.
         params: of the model.
+        followed: parameters of target networks, which the corrected optimizer follows.
         call: a batch that can be evaluated again.
         steps: per round.
         rounds: of both in turn. Their median is returned.
@@ -64,7 +67,7 @@ def measure(optimizer: Optimizer, params: FlatParams, call: BackwardCall, steps:
             p.grad = None
         for p in params.parameters:
             p.data = p.data.clone()
-        plain, corrected = _steps(optimizer, params, call)
+        plain, corrected = _steps(optimizer, params, followed, call)
         ratios = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -80,12 +83,14 @@ def measure(optimizer: Optimizer, params: FlatParams, call: BackwardCall, steps:
 
 
 def _steps(
-    optimizer: Optimizer, params: FlatParams, call: BackwardCall
+    optimizer: Optimizer, params: FlatParams, followed: Sequence[Tensor], call: BackwardCall
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """A training step without correction, and one with it."""
     is_sgd = isinstance(optimizer, SGD)
     plain = SGD(params.parameters, lr=0.0, momentum=0.9) if is_sgd else torch.optim.Adam(params.parameters, lr=0.0)
     corrected = CorrectedSGD(params.parameters, lr=0.0) if is_sgd else CorrectedAdam(params.parameters, lr=0.0)
+    if followed:
+        corrected.follow(followed)
     function = call.function
     assert function is not None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -135,7 +134,7 @@ class DriftMonitor:
     Pass batches to ``backward`` as functions, so that they can be evaluated again::
 
         monitor = unstale.diagnostics.DriftMonitor(optimizer)
-        optimizer.backward(lambda: (model(s), r + gamma * model(s_next)))
+        optimizer.backward(lambda s=s, r=r, s_next=s_next: (model(s), r + gamma * model(s_next)))
         ...
         print(monitor.read())
     """
@@ -151,7 +150,7 @@ class DriftMonitor:
         self._steps = 0
         optimizer.watchers.append(self._watch)
 
-    @cached_property
+    @property
     def _params(self) -> FlatParams:
         """The optimizer's parameters, and those of the networks that it follows."""
         optimized = [p for settings in self._optimizer.param_groups for p in settings["params"]]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -23,15 +24,25 @@ from torch.optim import Optimizer
 
 from . import _step_cost, losses
 from ._advice import MEANINGS, advise, table
-from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, explained_freed_graph, read_batch
-from ._optimizer import UNRELATED_PREDICTION
+from ._batch import (
+    BackwardCall,
+    BatchFunction,
+    EvaluatedBatch,
+    explained_freed_graph,
+    read_batch,
+    warn_constant_target,
+    warn_replaced_target,
+)
+from ._flat_params import FlatParams
+from ._follow import check_live, check_still, followable, replacing, target_leaves, target_warning
+from ._optimizer import UNRELATED_PREDICTION, expanded
 from ._param_group import common_factor
 from ._torch_momentum import TorchMomentum
 from .corrections import Window, paper_horizon, slots
 from .losses import Loss, RowLoss
 from .momentum import correct
-from .per_sample.gradients import Linearization, merged
-from .per_sample.linearize import linearize, trace_batch
+from .per_sample.gradients import Linearization, merged, split_at
+from .per_sample.linearize import TracedBatch, linearize, trace_batch
 from .per_sample.slow import warn_slow
 
 TRUST = 1.0  # the bound that corrected optimizers have by default
@@ -81,16 +92,19 @@ class Monitor:
     def __init__(self, model: nn.Module, optimizer: Optimizer, horizon: int | None = None) -> None:
         if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
             raise ValueError(f"horizon must be a whole number of at least 1, got {horizon}.")
-        self._model, self._optimizer = model, optimizer
+        self._optimizer = optimizer
         self._momentum = TorchMomentum(model, optimizer)
         self._params = self._momentum.params
+        self._joint = self._params  # with the parameters of followed networks after them
+        self._followed: list[Tensor] = []
+        self._modules = [model]  # whose buffers are restored
         self.horizon = horizon or paper_horizon(self._momentum.beta)
         self._window = Window(self.horizon)
         self._memory: dict[str, Any] = {}  # the window's
         self._steps: deque[list[_Batch]] = deque(maxlen=self.horizon)  # the batches of each observed step
         self._pending: list[tuple[_Batch, Linearization]] = []  # observed for the next step
-        self._warned = False
-        self._point = self._anchor = self._params.point()  # of the pending batches, and of the window
+        self._warned: set[str] = set()
+        self._point = self._anchor = self._joint.point()  # of the pending batches, and of the window
         self._decay = 1.0  # since the last observed step
         self._match = self._cost = math.nan
         self._handle = optimizer.register_step_post_hook(lambda *_: self._after_step())
@@ -98,6 +112,32 @@ class Monitor:
     def close(self) -> None:
         """Stop watching the optimizer."""
         self._handle.remove()
+
+    def follow(self, network: nn.Module | Iterable[nn.Module | Tensor]) -> None:
+        """Follow a target network: predict also how targets change when *its* parameters move.
+
+        As ``optimizer.follow`` of the corrected optimizers: once, before the first :meth:`observe`; again, between
+        steps, if another network of the same shapes takes its place. Targets have to be computed with the network live.
+
+        Args:
+            network: a module, a list of modules, or parameters. Parameters of the model among them are left out.
+        """
+        network = network if isinstance(network, nn.Module | Tensor | str) else list(network)
+        new = followable(expanded(network), self._params.parameters)
+        if self._pending:
+            raise RuntimeError("follow() comes before the first observe() of a step: its batches are pending.")
+        if self._steps:
+            self._followed = replacing(self._followed, new, "observe")
+            self._warned.discard(warn_replaced_target.__name__)
+            del self._modules[1:]
+        else:
+            known = {id(p) for p in self._followed}
+            self._followed += [p for p in new if id(p) not in known]
+        modules = [network] if isinstance(network, nn.Module) else network
+        self._modules += [part for part in modules if isinstance(part, nn.Module)]
+        self._joint = FlatParams(self._params.parameters, followed=self._followed)
+        if not self._steps:
+            self._point = self._anchor = self._joint.point()
 
     # ---------------------------------------------------------------------------------------------------- observe
 
@@ -115,7 +155,8 @@ class Monitor:
 
         Args:
             prediction: the network's values, or the batch as a function that returns ``(prediction, target)``. Bind its
-                data as default arguments: it is called again later.
+                data as default arguments: it is called again later, and reading a variable that was assigned to since
+                is an error.
             target: TD target of the same shape, not detached.
             loss: as in ``optimizer.backward`` of the corrected optimizers. A constant factor does not matter; it is
                 found from ``.grad``, unless other losses add to that.
@@ -133,19 +174,38 @@ class Monitor:
             traced = trace_batch(batch.prediction, batch.target, batch.columns)
         if not any(id(p) in traced.reached for p in self._params.parameters):
             raise ValueError(UNRELATED_PREDICTION)
-        with self._params.hooks_disabled(), explained_freed_graph("monitor.observe()"):
-            found = linearize(traced, [self._params])
-            if not self._warned:
-                again = partial(linearize, traced, [self._params])
-                is_row_loss = isinstance(loss, RowLoss)
-                self._warned = warn_slow(found, [self._params], batch.prediction, again, is_row_loss)
+        traced = self._checked_target(batch, traced)
+        check_live(self._followed)
+        with self._joint.hooks_disabled(), explained_freed_graph("monitor.observe()"):
+            found = linearize(traced, [self._joint])
+            if "slow" not in self._warned:
+                again = partial(linearize, traced, [self._joint])
+                if warn_slow(found, [self._joint], batch.prediction, again, batch.is_row_loss):
+                    self._warned.add("slow")
         if math.isfinite(batch.check) and found.is_finite:
             if not self._pending:
-                self._point = self._params.point()
+                self._point = self._joint.point()
+            elif self._followed:
+                own = self._params.size
+                check_still(self._point[own:], self._joint.point()[own:], "observe")
             slope, curvature = (x.to(self._params.device, self._params.dtype) for x in (batch.slope, batch.curvature))
-            samples = Linearization(found.gradients[0], slope, curvature)
+            pieces, followed = found.gradients[0], self._joint.size - self._params.size
+            if followed:
+                pieces = split_at(pieces, self._params.size)
+            samples = Linearization(pieces, slope, curvature, followed=followed)
             self._pending.append((_Batch(call, batch.target_value.clone()), samples))
         return prediction, target
+
+    def _checked_target(self, batch: EvaluatedBatch, traced: TracedBatch) -> TracedBatch:
+        """The batch without its target if that depends on nothing that is followed, which is warned about once."""
+        own = self._params.parameters
+        leaves = target_leaves(batch, traced)
+        warn = target_warning(leaves, own, own, self._followed) if leaves else warn_constant_target
+        if warn is not None and warn.__name__ not in self._warned:
+            self._warned.add(warn.__name__)
+            warn("monitor")
+        is_followed = any(id(p) in leaves for p in self._joint.parameters)
+        return traced if is_followed or batch.is_row_loss else traced.without_target()
 
     @torch.no_grad()
     def _after_step(self) -> None:
@@ -188,7 +248,7 @@ class Monitor:
         found.update(cost=self._cost, gradient_match=self._match, memory=1 / (1 - self._momentum.beta), coverage=0.0)
         if not self._steps:
             return found
-        mu, point = self._momentum.read(), self._params.point()
+        mu, point = self._momentum.read(), self._joint.point()
         slots.move(self._memory, point - self._anchor, 1.0)
         self._anchor = point
         eta = slots.eta(self._memory) * self._decay
@@ -207,7 +267,7 @@ class Monitor:
         """The readings for which batches are evaluated again."""
         change, total, squares = torch.zeros_like(mu), torch.zeros_like(mu), 0.0
         drift = error = weight = 0.0
-        with _step_cost.untouched(self._model, self._params):
+        with _step_cost.untouched(self._modules, self._params):
             for batch in batches:
                 now = batch.call.evaluate_again()
                 gradient = self._params.gradient_of(now.prediction, now.slope)
@@ -237,8 +297,8 @@ class Monitor:
         """
         calls = [batch.call for step in self._steps for batch in step if batch.call.function is not None]
         if calls:
-            with _step_cost.untouched(self._model, self._params):
-                self._cost = _step_cost.measure(self._optimizer, self._params, calls[-1], steps, rounds)
+            with _step_cost.untouched(self._modules, self._params):
+                self._cost = _step_cost.measure(self._optimizer, self._params, self._followed, calls[-1], steps, rounds)
         return self._cost
 
     def advice(self) -> str:

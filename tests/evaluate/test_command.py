@@ -134,12 +134,20 @@ BAD = {
     "a policy that returns words": (lambda f: ("test/Walk-v0", f"{__name__}:words"), "one whole number"),
     "a vector of nothing": (lambda f: ("test/Slide-v0", f"{__name__}:nothing"), "actions of shape"),
     "gamma": (lambda f: ("test/Walk-v0", "random", "--gamma", "1.5"), "gamma must be in [0, 1]"),
+    "longest episode": (lambda f: ("test/Walk-v0", "random", "--max-episode-steps", "0"), "must be at least 1, got 0"),
+    "environment twice": (lambda f: ("test/Walk-v0", "random", "--env", "test/Walk-v0"), "--env is for logged"),
+    "endless episode beside data": (
+        lambda f: (data_file(f), "random", "--env", "test/Endless-v0", "--max-episode-steps", "50"),
+        "--time-limit",
+    ),
     "logged policy of an environment": (lambda f: ("test/Walk-v0", "logged"), "logged transitions"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(name, tmp_path, capsys):
+def test_bad_input_is_one_line(name, tmp_path, capsys, monkeypatch):
+    """Before anything is trained."""
+    monkeypatch.setattr("unstale.evaluation.pipeline.train", lambda *_, **__: pytest.fail("trained"))
     make, expected = BAD[name]
     arguments = make(tmp_path)
     status, out, err = run(capsys, *arguments[:2], *TINY, *arguments[2:], "--out", str(tmp_path / "out"))
@@ -150,9 +158,44 @@ def test_bad_input_is_one_line(name, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+ARGUMENTS = {
+    "no policy": (["CartPole-v1"], "the following arguments are required: policy"),
+    "a word for a number": (["CartPole-v1", "random", "--gamma", "much"], "invalid float value: 'much'"),
+    "a fraction of an episode": (["CartPole-v1", "random", "--episodes", "2.5"], "invalid int value: '2.5'"),
+    "no such mode": (["CartPole-v1", "random", "--mode", "fast"], "invalid choice: 'fast'"),
+    "no such option": (["CartPole-v1", "random", "--fast"], "unrecognized arguments: --fast"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_bad_arguments_are_one_line(name, capsys):
+    arguments, expected = ARGUMENTS[name]
+    with pytest.raises(SystemExit) as exit:
+        main(["evaluate", *arguments])
+    out, err = capsys.readouterr()
+    assert exit.value.code == 2 and not out and err.count("\n") == 1
+    assert err.startswith("unstale evaluate: ") and expected in err
+    assert err.endswith("See unstale evaluate --help\n")
+
+
+@pytest.mark.parametrize("place", ["file", "file/folder"])
+def test_the_folder_is_checked_before_anything_is_run(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("unstale.evaluation.pipeline.run", lambda *_, **__: pytest.fail("run"))
+    (tmp_path / "file").touch()
+    status, _, err = run(capsys, "test/Walk-v0", "random", *TINY, "--out", str(tmp_path / place))
+    assert status == 2 and err.startswith("unstale evaluate: ") and err.count("\n") == 1
+    assert f"results cannot be written to the folder {tmp_path / place}" in err
+
+
+def test_a_folder_with_other_files_survives_an_error(tmp_path, capsys):
+    (tmp_path / "notes").touch()
+    assert run(capsys, "NoSuch-v0", "random", *TINY, "--out", str(tmp_path))[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
 def test_files(tmp_path, capsys):
-    status, out, _ = run(capsys, "test/Walk-v0", "random", *TINY, "--out", str(tmp_path))
-    assert status == 0
+    status, out, err = run(capsys, "test/Walk-v0", "random", *TINY, "--out", str(tmp_path))
+    assert status == 0 and "training" in err and "30/30" in err
     assert "value of the start states" in out and "Monte Carlo" in out and "believe it" in out
     description = json.loads((tmp_path / "value.json").read_text())
     assert description["value"]["low"] <= description["value"]["value"] <= description["value"]["high"]
@@ -160,6 +203,16 @@ def test_files(tmp_path, capsys):
     for part in ("Learning curves", "Drift and agreement", "Predicted and realised", "Values of states"):
         assert part in page
     assert "<script" not in page and "http" not in page and "nan" not in page.lower().replace("finance", "")
+
+
+def test_numbers_of_the_axis_are_not_cut():
+    """Also in the larger letters of narrow screens, whose digits are about 0.6 em wide."""
+    from unstale.evaluation.svg import WIDTH, Chart
+
+    page = Chart("steps", "value", "", (0, 2000), (0, 1)).svg()
+    found = re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="middle">([\d,]+)<', page)
+    assert [text for _, text in found] == ["0", "500", "1,000", "1,500", "2,000"]
+    assert all(float(x) + 15 * 0.6 * len(text) / 2 <= WIDTH for x, text in found)
 
 
 def test_saved_networks_have_the_same_values(tmp_path):
@@ -250,11 +303,16 @@ try:
     unstale.evaluate("CartPole-v1", "random")
 except ImportError as error:
     print(error)
+try:
+    unstale.sb3
+except ImportError as error:
+    print(error)
 sys.exit(main(["evaluate", "CartPole-v1", "random"]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert 'gymnasium, which is not installed; run: pip install "unstale[evaluate]"' in done.stdout
+    assert 'pip install "unstale[sb3]"' in done.stdout
     assert 'pip install "unstale[evaluate]"' in done.stderr and "Traceback" not in done.stderr
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import EvaluationError, MissingPackageError, require
+from .folders import made_folder
 
 if TYPE_CHECKING:
     from .result import Evaluation
@@ -94,22 +95,23 @@ def evaluate(
         correction=correction,
         seed=seed,
     )
-    found = run(
-        source,
-        policy,
-        env=env,
-        gamma=gamma,
-        episodes=episodes,
-        level=level,
-        stochastic=stochastic,
-        trust_pickle=trust_pickle,
-        time_limit=time_limit,
-        max_episode_steps=max_episode_steps,
-        settings=settings,
-        progress=progress,
-    )
-    if out is not None:
-        found.save(out)
+    with made_folder(out):
+        found = run(
+            source,
+            policy,
+            env=env,
+            gamma=gamma,
+            episodes=episodes,
+            level=level,
+            stochastic=stochastic,
+            trust_pickle=trust_pickle,
+            time_limit=time_limit,
+            max_episode_steps=max_episode_steps,
+            settings=settings,
+            progress=progress,
+        )
+        if out is not None:
+            found.save(out)
     return found
 
 

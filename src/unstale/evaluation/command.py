@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(function=main)
+    parser.set_defaults(function=main, parser=parser)
     parser.add_argument("source", help="a Gymnasium id, or logged transitions (.npz, .parquet, .h5, minari:NAME)")
     parser.add_argument(
         "policy",
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Evaluate, print the result, and return the exit status: 2 for bad input."""
-    options = {name: value for name, value in vars(arguments).items() if name not in ("function", "command")}
+    options = {name: value for name, value in vars(arguments).items() if name not in ("function", "parser", "command")}
     try:
         with _bar() as progress:
             found = evaluate(**options, progress=progress)
@@ -77,7 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _bar() -> Any:
-    """A live bar on stderr, with the current estimate."""
+    """A live bar on stderr, with the current estimate; nothing before there is progress."""
     progress = require("rich.progress")
     console = require("rich.console").Console(stderr=True)
     columns = (
@@ -87,12 +87,18 @@ def _bar() -> Any:
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}"),
     )
-    with progress.Progress(*columns, console=console) as bar:
-        tasks: dict[str, Any] = {}
+    bar = progress.Progress(*columns, console=console)
+    tasks: dict[str, Any] = {}
 
-        def update(phase: str, done: int, total: int, note: str) -> None:
-            if phase not in tasks:
-                tasks[phase] = bar.add_task(phase, total=total, note=note)
-            bar.update(tasks[phase], completed=done, total=total, note=note)
+    def update(phase: str, done: int, total: int, note: str) -> None:
+        if not tasks:
+            bar.start()
+        if phase not in tasks:
+            tasks[phase] = bar.add_task(phase, total=total, note=note)
+        bar.update(tasks[phase], completed=done, total=total, note=note)
 
+    try:
         yield update
+    finally:
+        if tasks:
+            bar.stop()

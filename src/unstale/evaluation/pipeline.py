@@ -50,9 +50,11 @@ def run(
     progress: Progress | None,
 ) -> Evaluation:
     """See :func:`unstale.evaluate`."""
-    _check(gamma, episodes, level, time_limit, settings)
+    _check(gamma, episodes, level, time_limit, max_episode_steps, settings)
     notify = progress or _silent
     is_data = files.is_data(source)
+    if env is not None and not is_data:
+        raise EvaluationError(f"--env is for logged transitions, but {_name(source)} is an environment; leave it out.")
     place = env if is_data else source
     environment = None if place is None else Environment(place, gamma, time_limit, max_episode_steps)
     try:
@@ -143,13 +145,13 @@ def _logged(
     policy.check(None if environment is None else environment.observation_space, data.space)
     samples = action_samples(data, policy, gamma)
     starts = start_actions(first, data.observations[data.starts], policy)
-    networks, history = _train(data, samples, starts, gamma, settings, notify)
-    estimates = interval.off_policy(data, samples, networks, starts, gamma, level)
-    monte_carlo = UNKNOWN
-    if environment is not None:
+    runs = None
+    if environment is not None:  # before training: a policy or environment may fail
         runs = environment.run(policy, episodes, settings.seed, notify)
         _check_discount(runs, gamma)
-        monte_carlo = _monte_carlo(runs, policy, networks, gamma, level)
+    networks, history = _train(data, samples, starts, gamma, settings, notify)
+    estimates = interval.off_policy(data, samples, networks, starts, gamma, level)
+    monte_carlo = UNKNOWN if runs is None else _monte_carlo(runs, policy, networks, gamma, level)
     return data, networks, history, estimates, monte_carlo
 
 
@@ -191,7 +193,9 @@ def _pictured_states(data: Transitions) -> Array:
     return data.features[torch.as_tensor(rows)].numpy()  # type: ignore[no-any-return]
 
 
-def _check(gamma: float, episodes: int, level: float, time_limit: int | None, settings: Settings) -> None:
+def _check(
+    gamma: float, episodes: int, level: float, time_limit: int | None, max_episode_steps: int, settings: Settings
+) -> None:
     if not 0 <= gamma <= 1:
         raise EvaluationError(f"gamma must be in [0, 1], got {gamma}.")
     if not 0 < level < 1:
@@ -202,6 +206,8 @@ def _check(gamma: float, episodes: int, level: float, time_limit: int | None, se
         )
     if time_limit is not None and time_limit < 1:
         raise EvaluationError(f"time_limit must be at least 1, got {time_limit}.")
+    if max_episode_steps < 1:
+        raise EvaluationError(f"max_episode_steps must be at least 1, got {max_episode_steps}.")
 
 
 def _check_observations(data: Transitions, environment: Environment) -> None:

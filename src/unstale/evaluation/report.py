@@ -43,6 +43,7 @@ td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .charts { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 figure { margin: 0; padding: 14px; background: var(--card); border-radius: 8px; }
 svg { width: 100%; height: auto; display: block; font: 12px system-ui, sans-serif; }
+@media (max-width: 560px) { svg { font-size: 15px; } }
 svg text { fill: var(--muted); } svg .label { fill: var(--ink); } .grid { stroke: var(--line); }
 .key { white-space: nowrap; margin-right: 10px; }
 .key i { display: inline-block; width: 18px; height: 3px; vertical-align: middle; margin: 0 5px 0 0; }
@@ -125,8 +126,8 @@ def _drift(found: Evaluation) -> str:
     chart.line(list(zip(history.drift_steps, history.agreement, strict=True)), BLUE)
     caption = (
         f"Do gradients of up to {MONITORED_BATCHES * MONITORED_EVERY} steps ago still point where they should? "
-        f"{_key(BLUE, 'corrected')} {_key(ORANGE, 'as they were')}. Targets drift by {history.drift[0]:.3g} (RMS) "
-        f"at the start of training and by {history.drift[-1]:.3g} at the end."
+        f"Targets drift by {history.drift[0]:.3g} (RMS) at the start of training and by {history.drift[-1]:.3g} at the "
+        f"end. {_key(BLUE, 'corrected')} {_key(ORANGE, 'as they were')}"
     )
     return _figure("Drift and agreement", chart, caption)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .belief import Verdict, describe_movement
 from .errors import EvaluationError, first_line, require
+from .folders import make_folder
 from .interval import Estimates, Interval
 from .spaces import Array
 from .training import History, Settings
@@ -119,11 +120,7 @@ class Evaluation:
         """Write the value networks (safetensors and JSON) and the report (HTML) to a folder, and return it."""
         from .report import page
 
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise EvaluationError(f"{folder} cannot be made: {first_line(error)}") from error
+        folder = make_folder(folder)
         tensors = {
             f"{k}.{name}": tensor.contiguous()
             for k, network in enumerate(self.networks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 76, 12, 12, 42
+LEFT, RIGHT, TOP, BOTTOM = 88, 28, 12, 42  # a number below the right end of the axis needs room for its half
 Points = Sequence[tuple[float, float]]
 
 
