@@ -189,6 +189,6 @@ FIGURE = Figure(
     panels=panels,
     judge=judge,
     cut="Width 8, batches of 16, α 0.01, β 0.9, and 10,000 steps, to save time.",
-    large_cut="α 0.01; at β 0.9 batches of 16 with both widths and of 4 with width 16; at β 0.99 batches of 4 with width "
-    f"16, {GPU_TIME_NOTE}",
+    large_cut="α 0.01; at β 0.9 batches of 16 with both widths and of 4 with width 16; at β 0.99 batches of 4 with "
+    f"width 16, {GPU_TIME_NOTE}",
 )
