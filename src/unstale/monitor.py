@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from . import _step_cost, losses
 from ._advice import MEANINGS, advise, table
 from ._batch import BackwardCall, BatchFunction, EvaluatedBatch, explained_freed_graph, read_batch
+from ._checks import is_count
 from ._optimizer import UNRELATED_PREDICTION
 from ._param_group import common_factor
 from ._torch_momentum import TorchMomentum
@@ -79,8 +80,10 @@ class Monitor:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, horizon: int | None = None) -> None:
-        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-            raise ValueError(f"horizon must be a whole number of at least 1, got {horizon}.")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch module, not {type(model).__name__}.")
+        if horizon is not None and (not isinstance(horizon, int) or not is_count(horizon)):
+            raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}.")
         self._model, self._optimizer = model, optimizer
         self._momentum = TorchMomentum(model, optimizer)
         self._params = self._momentum.params
@@ -235,6 +238,9 @@ class Monitor:
         Trains copies of the parameters with the newest batch, ``rounds`` times ``steps`` steps with either optimizer.
         NaN if no batch came as a function. Call it between steps.
         """
+        for name, value in (("steps", steps), ("rounds", rounds)):
+            if not isinstance(value, int) or not is_count(value):
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
         calls = [batch.call for step in self._steps for batch in step if batch.call.function is not None]
         if calls:
             with _step_cost.untouched(self._model, self._params):
