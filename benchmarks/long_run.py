@@ -1,8 +1,8 @@
 """Does anything change over 200,000 steps that should not? Memory, rounding, slots, and checkpoints.
 
-    PYTHONPATH=src python benchmarks/long_run.py --jobs 7                # every correction in a process of its own
-    PYTHONPATH=src python benchmarks/long_run.py --steps 2000            # to see that it runs
-    PYTHONPATH=src python benchmarks/long_run.py --jobs 7 --device cuda  # memory and checkpoints; slots on a CPU only
+    PYTHONPATH=src python benchmarks/long_run.py                            # about an hour; --jobs 7 for seven cores
+    PYTHONPATH=src python benchmarks/long_run.py --steps 2000 --out x.json  # to see that it runs
+    PYTHONPATH=src python benchmarks/long_run.py --device cuda              # memory and checkpoints; no slots
 
 A tiny network learns values of an endless stream of random transitions with every correction. Checked are:
 
@@ -13,7 +13,8 @@ A tiny network learns values of an endless stream of random transitions with eve
 - checkpoints: an optimizer that loads a state from the middle goes on bit for bit (an oracle cannot, because its past
   batches are functions).
 
-Results go to ``results/long_run.json`` and ``results/long_run.md``, or ``long_run-cuda`` on CUDA.
+Results go to ``results/long_run.json`` and ``results/long_run.md``, or ``long_run-cuda`` on CUDA. Running some of them
+again (``--only``) keeps the results of the others.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Stream:
 
 
 def evaluate(model: nn.Module, batch: Transitions) -> tuple[Tensor, Tensor]:
-    value, following = model(torch.cat([batch.state, batch.following])).squeeze(-1).split(BATCH)
+    value, following = model(batch.state).squeeze(-1), model(batch.following).squeeze(-1)
     return value, batch.reward + GAMMA * (1 - batch.terminated) * following
 
 
@@ -353,10 +354,10 @@ def page(results: dict[str, Any]) -> str:
         "# Long runs",
         "",
         "Does anything change over many steps that should not? One network of 21 parameters, `CorrectedSGD` at a "
-        f"constant learning rate, β = {BETA}, batches of {BATCH}, float32, {results['steps']:,} steps of every correction.",
+        f"constant learning rate, β = {BETA}, batches of {BATCH}, float32, {results['steps']:,} steps of each.",
         "",
         f"`{results['command']}`, {machine['date']}, {machine.get('gpu', machine['cpu'])}, torch {machine['torch']}, "
-        "one thread per run, seven runs at a time.",
+        "one thread per run.",
         "",
         "- *memory growth*: of the resident set, from a tenth of the run on, at 100 samples"
         + (" (and of CUDA allocations)" if results["device"] == "cuda" else ""),
@@ -397,24 +398,26 @@ def main() -> None:
     arguments = parser.parse_args()
     device = arguments.device
     out = arguments.out or RESULTS / f"long_run{'' if device == 'cpu' else '-cuda'}.json"
-    runs: dict[str, Any] = {}
+    before = json.loads(out.read_text("utf-8")) if out.exists() else dict(runs=[], distance=None)
+    runs: dict[str, Any] = {each["correction"]: each for each in before["runs"] if each["steps"] == arguments.steps}
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, name, arguments.steps, device) for name in arguments.only]):
             found = done.result()
             runs[found["correction"]] = found
-            write(runs, arguments.steps, device, out)
+            write(runs, arguments.steps, device, out, before["distance"])
             print(f"{found['correction']}: {found['seconds']:.0f} s, exact: {found['is_exact']}", flush=True)
 
 
-def write(runs: dict[str, Any], steps: int, device: str, out: Path) -> None:
-    """The results of all runs so far, and their page."""
+def write(runs: dict[str, Any], steps: int, device: str, out: Path, apart: float | None) -> None:
+    """The results of all runs so far, and their page. ``apart`` is how far window and dense were apart before."""
+    both = [runs[name] for name in ("window", "dense") if "path" in runs.get(name, {})]
     shown = [{k: v for k, v in runs[name].items() if k not in ("path", "resident")} for name in OPTIONS if name in runs]
     results = dict(
-        command=f"python benchmarks/long_run.py --jobs 7 --steps {steps} --device {device}",
+        command=f"python benchmarks/long_run.py --steps {steps} --device {device}",
         machine=describe(torch.device(device)),
         device=device,
         steps=steps,
-        distance=distance(runs["window"], runs["dense"]) if {"window", "dense"} <= runs.keys() else None,
+        distance=distance(*both) if len(both) == 2 else apart,
         runs=shown,
     )
     out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")

@@ -76,6 +76,8 @@ class BackwardCall(NamedTuple):
         is_complex = isinstance(self.weight, Tensor) and self.weight.is_complex()
         if is_complex or not (isinstance(self.weight, Tensor | bool) or is_number(self.weight)):
             raise TypeError(f"weight must be a number or a tensor of real numbers, not {_type_of(self.weight)}.")
+        if isinstance(self.weight, int) and not is_finite(int(self.weight)):
+            raise ValueError("weight is a number that is too large for floating point.")
         if isinstance(self.loss, losses.RowLoss):
             return self._evaluate_rows(self.loss, *check_rows(prediction, target, self.loss.same_length))
         prediction, target = check_batch(prediction, target)
@@ -199,7 +201,7 @@ def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tens
     if isinstance(target, Tensor):
         check_tensor("target", target)
     if not isinstance(target, Tensor | int | float) or (isinstance(target, Tensor) and target.is_complex()):
-        raise TypeError(f"target must be a tensor of real numbers or a number, not {_type_of(target)}.")
+        raise TypeError(f"target must be a tensor or a number, and real, not {_type_of(target)}.")
     if isinstance(target, int) and not is_finite(int(target)):
         raise ValueError("target is a number that is too large for floating point.")
     # A target of another precision keeps it, as in prediction - target: under autocast it is often the better one.

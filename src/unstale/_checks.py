@@ -25,6 +25,16 @@ def is_finite(value: Any) -> bool:
         return False
 
 
+def as_float(name: str, value: Any) -> float:
+    """A number as a float; or an error, also for whole numbers that are too large for one."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large for floating point.") from None
+
+
 def is_count(value: Any, least: int = 1) -> bool:
     """Whether ``value`` is a whole number of at least ``least``; 3.0 is one."""
     return not isinstance(value, Tensor) and is_finite(value) and value == value // 1 and value >= least

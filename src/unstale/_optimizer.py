@@ -29,7 +29,7 @@ from ._batch import (
     warn_constant_target,
     warn_unfollowed_target,
 )
-from ._checks import is_finite, is_number
+from ._checks import as_float, is_finite, is_number
 from ._follow import followable, followed_by
 from ._param_group import ParamGroup
 from ._ranks import Ranks
@@ -460,8 +460,8 @@ class CorrectedOptimizer(Optimizer):
             raise ValueError(f"norm_type must be a number above 0, or infinity, got {norm_type!r}.")
         gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        norm = torch.nn.utils.get_total_norm(gradients, float(norm_type))
-        self._scale_grad(float((max_norm / (norm + 1e-6)).clamp(max=1.0)))
+        norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", norm_type))
+        self._scale_grad(float((as_float("max_norm", max_norm) / (norm + 1e-6)).clamp(max=1.0)))
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -675,9 +675,11 @@ def _check_parameters(parameters: list[Any]) -> None:
     if not parameters:
         raise ValueError("a parameter group has no parameters; leave it out, or check how they were selected.")
     for parameter in parameters:
-        tensor = parameter[1] if isinstance(parameter, tuple) and len(parameter) == 2 else parameter  # named
-        if isinstance(tensor, Tensor) and not tensor.is_floating_point():
-            raise TypeError(f"parameters must be real floating-point numbers, not {tensor.dtype}.")
+        is_named = isinstance(parameter, tuple) and len(parameter) == 2 and isinstance(parameter[0], str)
+        tensor = parameter[1] if is_named else parameter
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"parameters must be tensors of real floating-point numbers, not {kind}.")
 
 
 def expanded(params: Any) -> Any:
@@ -692,6 +694,8 @@ def expanded(params: Any) -> Any:
     elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
         if isinstance(params, dict) and any(isinstance(part, nn.Module) for part in params.values()):
             raise TypeError("params is a dictionary of modules; use a list of them, list(params.values()).")
+        if not isinstance(params, Iterable):
+            raise TypeError(f"params must be a module, parameters or groups of them, not {type(params).__name__}.")
         return params  # torch accepts or refuses it
     params = list(params)
     if any(isinstance(part, list | tuple) and any(isinstance(p, nn.Module) for p in part) for part in params):

@@ -98,18 +98,22 @@ def check(group: dict[str, Any]) -> None:
         if not is_finite(value) or not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value!r}; 0 is no memory at all, {usual} is usual.")
     for name in ("lr", "eps", "weight_decay"):
-        if name in group and not (is_finite(group[name]) and group[name] >= 0):
-            raise ValueError(f"{name} must be a finite number that is not negative, got {group[name]!r}.")
+        if name in group and not is_number(group[name]):
+            raise ValueError(f"{name} must be a number, got {group[name]!r}.")
+        if name in group and not group[name] >= 0:
+            raise ValueError(f"{name} must not be negative, got {group[name]}.")
+        if name in group and not is_finite(group[name]):
+            raise ValueError(f"{name} must be finite, got {group[name]}.")
     _one_of("correction", group, corrections.NAMES)
     _one_of("recursion", group, ("displacement", "literal"))
     _one_of("on_nonfinite", group, ("raise", "skip"))
     if group["trust"] is not None and not _is_above(group["trust"], 0):
         raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']!r}.")
     for name in ("slots", "horizon", "block_size"):
-        if group[name] is not None and not (is_count(group[name]) and group[name] <= MAX_COUNT):
-            raise ValueError(
-                f"{name} must be a whole number of at least 1 and at most {MAX_COUNT:,}, or None, got {group[name]!r}."
-            )
+        if group[name] is not None and not is_count(group[name]):
+            raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]!r}.")
+        if group[name] is not None and group[name] > MAX_COUNT:
+            raise ValueError(f"{name} must be at most {MAX_COUNT:,}, or None, got {group[name]}.")
     if not _is_above(group["budget"], 1):
         raise ValueError(f"budget must be a number above 1, the cost of an uncorrected step, got {group['budget']!r}.")
     if not isinstance(group["seed"], int) or isinstance(group["seed"], bool) or group["seed"] < 0:

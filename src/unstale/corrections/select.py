@@ -261,7 +261,7 @@ def _build(
 def block_lengths(settings: dict[str, Any], lengths: Sequence[int]) -> Sequence[int]:
     """The sizes of the blocks of ``correction="blocks"``, for parameters of the given lengths."""
     if settings["block_size"] is None:
-        return lengths
+        return [length for length in lengths if length]  # a parameter may be empty
     width = int(settings["block_size"])
     whole, rest = divmod(sum(lengths), width)
     return [width] * whole + [rest] * (rest > 0)
