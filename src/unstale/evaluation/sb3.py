@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .errors import EvaluationError, first_line, require
 from .policies import WHY, ModulePolicy, Policy
-from .spaces import ActionSpace, Array, Box, Discrete
+from .spaces import MAX_FEATURES, ActionSpace, Array, Box, Discrete
 
 MAX_BYTES = 256 << 20
 NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
@@ -227,10 +227,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         for space in (saved["observation_space"], saved["action_space"]):
             if not isinstance(space, dict) or not isinstance(space[":type:"], str):
                 raise ValueError("it has no spaces")
-            if not all(
-                isinstance(x, int) and 0 < x <= MAX_BYTES for x in [*space.get("_shape", ()), space.get("n", 1)]
-            ):
-                raise ValueError("its spaces have no shapes")
+            sizes = [int(x) for x in [*(space.get("_shape") or ()), space.get("n") or 1]]
+            if not all(0 <= x <= MAX_FEATURES for x in sizes):
+                raise ValueError(f"it has spaces of the sizes {sizes}")
     except EvaluationError:
         raise
     except Exception as error:  # zipfile, zlib, json and torch.load raise nearly any type for malformed files

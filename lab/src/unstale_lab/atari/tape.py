@@ -278,7 +278,7 @@ def _check_columns(tensors: Mapping[str, Tensor]) -> int:
     newest, first, saved = tensors["newest"], tensors["first"], tensors["saved"]
     # Every episode has one frame more than actions, and frame 0 is blank.
     frames = 1 + count + len(first.unique_consecutive())
-    if not 1 <= int(first.min()) or not bool((first <= newest).all()) or not int(newest.max()) < frames:
+    if int(first.min()) < 1 or not bool((first <= newest).all()) or not int(newest.max()) < frames:
         raise ValueError("its transitions name frames that do not exist")
     if len(saved) and not 0 <= int(saved.min()) <= int(saved.max()) < count:
         raise ValueError("its saved states belong to no transition")
