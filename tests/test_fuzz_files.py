@@ -10,7 +10,7 @@ import pytest
 import torch
 from evaluation_problems import mlp_weights, save_sb3
 from fuzz_inputs import REFUSED, attempt, fuzzed
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unstale.evaluation import EvaluationError, files
@@ -45,8 +45,7 @@ def damaged(draw, content):
             content[at:at] = content[at : at + draw(st.integers(1, 64))]
         else:
             content[at : at + 8] = bytes(8)
-    assume(bytes(content) != whole)
-    return bytes(content)
+    return bytes(content) if content != whole else whole[:-1]
 
 
 def as_npz(rows=6):
