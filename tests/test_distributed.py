@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import unstale
 from unstale import _ranks
-from unstale._optimizer import _copied
+from unstale._state import copied
 from unstale.corrections import Reservoir, ReservoirPlan, slots
 
 EXACT = dict(rtol=1e-10, atol=1e-10)
@@ -231,7 +231,7 @@ def test_memories_divide_and_join(name, ranks):
 
 
 def _copy(memory):
-    return _copied(memory, "cpu")
+    return copied(memory, "cpu")
 
 
 def _moved(correction, memory, displacement):

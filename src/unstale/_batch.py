@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import losses
+from ._checks import check_tensor, is_finite, is_number
 from ._late_binding import bound
 from ._random import uniform
 from ._warnings import user_stacklevel
@@ -79,6 +80,11 @@ class BackwardCall(NamedTuple):
 
     def evaluate(self, prediction: Tensor, target: Tensor | float | None) -> EvaluatedBatch:
         """Loss, slopes and curvatures of a batch."""
+        is_complex = isinstance(self.weight, Tensor) and self.weight.is_complex()
+        if is_complex or not (isinstance(self.weight, Tensor | bool) or is_number(self.weight)):
+            raise TypeError(f"weight must be a number or a tensor of real numbers, not {_type_of(self.weight)}.")
+        if isinstance(self.weight, int) and not is_finite(int(self.weight)):
+            raise ValueError("weight is a number that is too large for floating point.")
         if isinstance(self.loss, losses.RowLoss):
             return self._evaluate_rows(self.loss, *check_rows(prediction, target, self.loss.same_length))
         prediction, target = check_batch(prediction, target)
@@ -198,10 +204,13 @@ def read_batch(
 
 def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Prediction and target as two tensors of the same shape, with one axis or more; or an error."""
-    if not isinstance(prediction, Tensor):
-        raise TypeError(f"prediction must be a tensor, not {type(prediction).__name__}.")
-    if not isinstance(target, Tensor | int | float):
-        raise TypeError(f"target must be a tensor or a number, not {type(target).__name__}.")
+    check_tensor("prediction", prediction)
+    if isinstance(target, Tensor):
+        check_tensor("target", target)
+    if not isinstance(target, Tensor | int | float) or (isinstance(target, Tensor) and target.is_complex()):
+        raise TypeError(f"target must be a tensor or a number, and real, not {_type_of(target)}.")
+    if isinstance(target, int) and not is_finite(int(target)):
+        raise ValueError("target is a number that is too large for floating point.")
     # A target of another precision keeps it, as in prediction - target: under autocast it is often the better one.
     if not isinstance(target, Tensor) or not target.is_floating_point():
         target = torch.as_tensor(target, dtype=prediction.dtype)
@@ -227,6 +236,10 @@ def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tens
             "network's live output as the prediction: not detached, and not computed under torch.no_grad()."
         )
     return prediction, target
+
+
+def _type_of(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_rows(prediction: Tensor, target: Tensor | float | None, same_length: bool) -> tuple[Tensor, Tensor]:

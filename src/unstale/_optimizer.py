@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import _options, _ranks, corrections, losses
+from . import _options, _ranks, _state, corrections, losses
 from ._batch import (
     BackwardCall,
     BatchFunction,
@@ -29,10 +29,12 @@ from ._batch import (
     warn_constant_target,
     warn_replaced_target,
 )
+from ._checks import as_float, is_finite, is_number
 from ._follow import followable, followed_by, replacing, target_leaves, target_warning
 from ._late_binding import bound
-from ._param_group import GroupState, ParamGroup
+from ._param_group import ParamGroup
 from ._ranks import Ranks
+from ._state import GroupState
 from ._warnings import user_stacklevel
 from .losses import Loss
 from .momentum import correct, running_mean_
@@ -49,8 +51,6 @@ from .per_sample.linearize import (
 from .per_sample.ownership import Trace, reached_leaves
 from .per_sample.slow import warn_slow
 
-# Changes when a state that was saved before can no longer be loaded.
-STATE_FORMAT = 3
 # More than there are calls of backward in one step: each draws random entries of its own.
 MAX_CALLS = 1 << 20
 
@@ -72,6 +72,8 @@ class CorrectedOptimizer(Optimizer):
 
     # Whether the denominator is made from per-sample gradients.
     _needs_samples = False
+    # Whether the denominator is a running mean of squares, which is saved.
+    _has_square = True
 
     def __init__(self, params: Any, defaults: dict[str, Any], given: dict[str, Any]) -> None:
         self._process_group = _options.check_process_group(given.pop("process_group", "auto"))
@@ -94,10 +96,13 @@ class CorrectedOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. Its ``params`` can be modules. Each group is corrected separately, with its own options."""
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            raise TypeError("a parameter group is a dictionary with 'params', such as {'params': model.parameters()}.")
         param_group = {**param_group, "params": expanded(param_group["params"])}
         settings = {**self.defaults, **param_group}
         if isinstance(param_group["params"], list):
             _ranks.refuse_sharded(param_group["params"])
+            _check_parameters(param_group["params"])
         _options.check(settings)
         if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
             _options.refuse_unused(param_group, [settings])
@@ -213,6 +218,8 @@ class CorrectedOptimizer(Optimizer):
         """
 
         def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
+            if not isinstance(log_prob, Tensor) and not callable(log_prob):
+                raise TypeError(f"log_prob must be a tensor or a function, not {type(log_prob).__name__}.")
             if isinstance(log_prob, Tensor):
                 call = BackwardCall(None, losses.negative_log_likelihood, weight)
                 return call, call.evaluate(log_prob, 0.0)
@@ -393,10 +400,14 @@ class CorrectedOptimizer(Optimizer):
         """The parameter groups with what they keep between ``backward`` and ``step``."""
         if len(self._groups) < len(self.param_groups):
             self._ranks = _ranks.find(self._process_group, self._all_parameters())
-        for settings in self.param_groups[len(self._groups) :]:
-            followed = followed_by(settings, self.param_groups, self.followed)
-            self._groups.append(ParamGroup(settings, self._needs_samples, followed, self._ranks))
+        self._groups += self._make_groups(self.param_groups, len(self._groups))
         return self._groups
+
+    def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
+        return [
+            ParamGroup(settings, self._needs_samples, followed_by(settings, all_settings, self.followed), self._ranks)
+            for settings in all_settings[first:]
+        ]
 
     def _all_parameters(self) -> list[Tensor]:
         return [p for settings in self.param_groups for p in settings["params"]]
@@ -434,7 +445,15 @@ class CorrectedOptimizer(Optimizer):
         For a gradient that was scaled by other means (a clipping function, mixed precision's unscaling) the factor is
         inferred where it is certain: if all entries of a group's ``.grad`` changed by one factor, and the batch has
         several samples. This method makes it explicit.
+
+        Args:
+            factor: a finite number, or a tensor ``[]`` (which is not read, so that training does not wait for it).
         """
+        if not is_number(factor) or (not isinstance(factor, Tensor) and not is_finite(factor)):
+            raise ValueError(f"factor must be one finite number, got {factor!r}.")
+        self._scale_grad(factor if isinstance(factor, Tensor) else float(factor))
+
+    def _scale_grad(self, factor: float | Tensor) -> None:
         for group in self._groups:
             group.settle_scaling()
         for settings in self.param_groups:
@@ -448,13 +467,21 @@ class CorrectedOptimizer(Optimizer):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """:func:`torch.nn.utils.clip_grad_norm_` over all parameters, with the pending batches scaled alike.
 
+        Args:
+            max_norm: the largest norm, at least 0; infinity only measures.
+            norm_type: ``p`` of the p-norm, above 0; infinity for the largest entry.
+
         Returns:
             The norm of all gradients before clipping.
         """
+        if not is_number(max_norm) or not max_norm >= 0:
+            raise ValueError(f"max_norm must be a number of at least 0, got {max_norm!r}.")
+        if not is_number(norm_type) or not norm_type > 0:
+            raise ValueError(f"norm_type must be a number above 0, or infinity, got {norm_type!r}.")
         gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        norm = torch.nn.utils.get_total_norm(gradients, norm_type)
-        self.scale_grad_(float((max_norm / (norm + 1e-6)).clamp(max=1.0)))
+        norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", norm_type))
+        self._scale_grad(float((as_float("max_norm", max_norm) / (norm + 1e-6)).clamp(max=1.0)))
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -599,22 +626,14 @@ class CorrectedOptimizer(Optimizer):
         """The state as torch's optimizers save it, with a header that :meth:`load_state_dict` checks."""
         return {**super().state_dict(), "unstale": self._header()}
 
-    def _header(self) -> dict[str, Any]:
-        groups = [
-            {"shapes": [list(p.shape) for p in settings["params"]], "dtype": str(settings["params"][0].dtype)}
-            for settings in self.param_groups
-        ]
-        followed = [list(p.shape) for p in self.followed]
-        return {
-            "format": STATE_FORMAT,
-            "optimizer": type(self).__name__,
-            "groups": groups,
-            "followed": followed,
-            "rank": (self._ranks.rank, self._ranks.size),
-        }
+    def _header(self) -> _state.Header:
+        return _state.make_header(type(self).__name__, self.param_groups, self.followed, self._ranks)
 
     def load_state_dict(self, state_dict: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Load a state of the same kind of optimizer over the same parameters.
+
+        The whole state is checked first. One that does not belong here, or is damaged, raises :class:`ValueError` and
+        leaves the optimizer unchanged.
 
         Every rank of ``torch.distributed`` has a state of its own. A list of the states of all ranks, or the state of a
         single process, can be loaded on any number of ranks.
@@ -622,69 +641,42 @@ class CorrectedOptimizer(Optimizer):
         Past batches of ``correction="oracle"`` and ``refresh`` are functions and cannot be saved: what they left in the
         momentum stays, uncorrected, with a warning.
         """
-        states = state_dict if isinstance(state_dict, list) else [state_dict]
-        for each in states:
-            self._check_header(each.get("unstale"))
+        states = state_dict if isinstance(state_dict, list) and state_dict else [state_dict]
         self.ready_groups()
-        is_own = _ranks.check_states(states, self._ranks)
-        super().load_state_dict(states[0])
+        prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
+        super().load_state_dict({**prepared})
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
-        loaded = cast(dict[str, Any], self.state)
-        devices = {f"group {n}": settings["params"][0].device for n, settings in enumerate(self.param_groups)}
-        for name, state in loaded.items():
-            loaded[name] = _copied(state, devices.get(name, "cpu"))
-        if not is_own:
-            self._divide_memories(states, devices)
-        memories = [self.state_of(f"group {n}").get("memory") for n, _ in enumerate(self.param_groups)]
-        forgetful = [n for n, group in enumerate(self.ready_groups()) if group.needs_replay and memories[n]]
-        if forgetful:
+        if is_forgetful:
             warnings.warn(
                 "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients "
                 "from before it was saved stay in the momentum as they are, uncorrected, until they have decayed.",
                 stacklevel=user_stacklevel(),
             )
-        for number in forgetful:
-            if not self._groups[number].needs_displacement:
-                memories[number].clear()  # an oracle starts a new average, of batches that it can evaluate
 
-    def _divide_memories(self, states: list[dict[str, Any]], devices: dict[str, Any]) -> None:
-        """Give this rank its part of what corrections remember on all ranks."""
-        for number, group in enumerate(self.ready_groups()):
-            name = f"group {number}"
-            if self.state_of(name).get("memory"):
-                memories = [_copied(state["state"][name]["memory"], devices[name]) for state in states]
-                self.state_of(name)["memory"] = group.divided(self.state_of(name)["plan"], memories)
-
-    def _check_header(self, saved: Any) -> None:
-        """Refuse a state that does not belong here."""
+    def _prepared_state(self, states: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+        """This rank's part of checked states, copied; and whether it lacks past batches."""
         own = self._header()
-        if not isinstance(saved, dict) or saved.get("format") != STATE_FORMAT:
-            found = f"format {saved.get('format')!r}" if isinstance(saved, dict) else "no 'unstale' entry"
-            raise ValueError(
-                f"this state_dict has {found} and cannot be loaded: it was not saved by a Corrected* optimizer of this "
-                f"version (format {STATE_FORMAT})."
-            )
-        if saved["optimizer"] != own["optimizer"]:
-            raise ValueError(f"this state_dict was saved by {saved['optimizer']}, not by {own['optimizer']}.")
-        if len(saved["groups"]) != len(own["groups"]):
-            raise ValueError(
-                f"this state_dict has {len(saved['groups'])} parameter group(s), this optimizer has "
-                f"{len(own['groups'])}. Make the optimizer with the same groups."
-            )
-        for number, (theirs, ours) in enumerate(zip(saved["groups"], own["groups"], strict=True)):
-            for what in ("shapes", "dtype"):
-                if theirs[what] != ours[what]:
-                    raise ValueError(
-                        f"parameter group {number} of this state_dict has {what} {theirs[what]}, not {ours[what]}. "
-                        "Load it with the same model, in the same precision and order of parameters."
-                    )
-
-        if saved.get("followed", []) != own["followed"]:
-            raise ValueError(
-                f"this state_dict follows networks of shapes {saved.get('followed', [])}, this optimizer "
-                f"{own['followed']}. Call optimizer.follow(target_network) before load_state_dict(), as it was called "
-                "when the state was saved."
-            )
+        for each in states:
+            _state.check_header(each.get("unstale") if isinstance(each, dict) else each, own)
+        names = [name for name in self.defaults if name in self.param_groups[0]]
+        settings = [_state.checked_settings(each.get("param_groups"), self.param_groups, names) for each in states]
+        groups = self._make_groups(settings[0])
+        expected = [group.saved(self._has_square) for group in groups]
+        for each in states:
+            _state.check_groups(each.get("state"), expected, tuple(each["unstale"].get("rank", (0, 1))))
+        is_own = _ranks.check_states(states, self._ranks)
+        found = {"shared": _state.copied(states[0]["state"].get("shared", {}), "cpu")}
+        is_forgetful = False
+        for number, group in enumerate(groups):
+            parts = [_state.copied(each["state"].get(f"group {number}", {}), group.params.device) for each in states]
+            found[f"group {number}"] = state = parts[0]
+            if state.get("memory") and not is_own:
+                state["memory"] = group.divided(state["plan"], [part["memory"] for part in parts])
+            if state.get("memory") and group.needs_replay:
+                is_forgetful = True
+                if not group.needs_displacement:
+                    state["memory"] = {}  # an oracle starts a new average, of batches that it can evaluate
+        return {**states[0], "state": {name: state for name, state in found.items() if state}}, is_forgetful
 
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks.size > 1:
@@ -699,6 +691,17 @@ class CorrectedOptimizer(Optimizer):
         self.watchers = self.__dict__.get("watchers", [])
 
 
+def _check_parameters(parameters: list[Any]) -> None:
+    if not parameters:
+        raise ValueError("a parameter group has no parameters; leave it out, or check how they were selected.")
+    for parameter in parameters:
+        is_named = isinstance(parameter, tuple) and len(parameter) == 2 and isinstance(parameter[0], str)
+        tensor = parameter[1] if is_named else parameter
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"parameters must be tensors of real floating-point numbers, not {kind}.")
+
+
 def expanded(params: Any) -> Any:
     """``params`` with every module replaced by its parameters, each parameter once.
 
@@ -711,6 +714,8 @@ def expanded(params: Any) -> Any:
     elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
         if isinstance(params, dict) and any(isinstance(part, nn.Module) for part in params.values()):
             raise TypeError("params is a dictionary of modules; use a list of them, list(params.values()).")
+        if not isinstance(params, Iterable):
+            raise TypeError(f"params must be a module, parameters or groups of them, not {type(params).__name__}.")
         return params  # torch accepts or refuses it
     params = list(params)
     if any(isinstance(part, list | tuple) and any(isinstance(p, nn.Module) for p in part) for part in params):
@@ -719,14 +724,3 @@ def expanded(params: Any) -> Any:
         return params
     found = [p for part in params for p in (part.parameters() if isinstance(part, nn.Module) else [part])]
     return list({id(p): p for p in found}.values())
-
-
-def _copied(value: Any, device: torch.device | str) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, copy=True)
-    if isinstance(value, dict):
-        on_cpu = ("step", "samples")  # counters that positions and exponents are computed from
-        return {key: _copied(part, "cpu" if key in on_cpu else device) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_copied(part, device) for part in value]
-    return value

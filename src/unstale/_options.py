@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 import torch
-from torch import Tensor
 
 from . import corrections
+from ._checks import is_count, is_finite, is_number
 from ._warnings import user_stacklevel
+
+MAX_COUNT = 1 << 40  # of slots, batches or columns: more than any memory holds
+MAX_REFRESH = 1 << 16  # ages
 
 
 class UnusedOptionWarning(UserWarning):
@@ -92,36 +95,45 @@ def check(group: dict[str, Any]) -> None:
         usual = 0.999 if name == "betas[1]" else 0.9
         if value is None and name in ("beta", "betas[0]"):
             continue
-        if not _is_number(value) or not 0 <= value < 1:
-            raise ValueError(f"{name} must be in [0, 1), got {value}; 0 is no memory at all, {usual} is usual.")
+        if not is_finite(value) or not 0 <= value < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {value!r}; 0 is no memory at all, {usual} is usual.")
     for name in ("lr", "eps", "weight_decay"):
-        if name in group and not _is_number(group[name]):
+        if name in group and not is_number(group[name]):
             raise ValueError(f"{name} must be a number, got {group[name]!r}.")
         if name in group and not group[name] >= 0:
             raise ValueError(f"{name} must not be negative, got {group[name]}.")
+        if name in group and not is_finite(group[name]):
+            raise ValueError(f"{name} must be finite, got {group[name]}.")
     _one_of("correction", group, corrections.NAMES)
     _one_of("recursion", group, ("displacement", "literal"))
     _one_of("on_nonfinite", group, ("raise", "skip"))
-    if group["trust"] is not None and (not _is_number(group["trust"]) or not group["trust"] > 0):
-        raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']}.")
+    if group["trust"] is not None and not _is_above(group["trust"], 0):
+        raise ValueError(f"trust must be positive, or None for no bound, got {group['trust']!r}.")
     for name in ("slots", "horizon", "block_size"):
-        if group[name] is not None and not _is_count(group[name]):
-            raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]}.")
-    if not _is_number(group["budget"]) or not group["budget"] > 1:
+        if group[name] is not None and not is_count(group[name]):
+            raise ValueError(f"{name} must be a whole number of at least 1, or None, got {group[name]!r}.")
+        if group[name] is not None and group[name] > MAX_COUNT:
+            raise ValueError(f"{name} must be at most {MAX_COUNT:,}, or None, got {group[name]}.")
+    if not _is_above(group["budget"], 1):
         raise ValueError(f"budget must be a number above 1, the cost of an uncorrected step, got {group['budget']!r}.")
     if not isinstance(group["seed"], int) or isinstance(group["seed"], bool) or group["seed"] < 0:
         raise ValueError(f"seed must be a whole number of at least 0, got {group['seed']!r}.")
     limit = group.get("memory_limit")
-    if limit is not None and (not _is_number(limit) or not limit > 0):
+    if limit is not None and not _is_above(limit, 0):
         raise ValueError(f"memory_limit must be a positive number of bytes, or None, got {limit!r}.")
     if group["slots"] is not None and group["correction"] not in ("reservoir", "auto"):
         raise ValueError(f"slots are for correction='reservoir' (or 'auto'), got {group['correction']!r}.")
-    if not isinstance(group["refresh"], Iterable) or not all(_is_count(age) for age in group["refresh"]):
+    # A generator would be used up here, and a set has no order to compare ranks by.
+    refresh = group["refresh"]
+    is_list = isinstance(refresh, Sequence) and len(refresh) <= MAX_REFRESH
+    if not is_list or not all(map(is_count, refresh)):
         raise ValueError(
-            f"refresh must list ages in steps of at least 1, got {group['refresh']}. Give a tuple such as (1, 2, 4)."
+            f"refresh must list ages in steps of at least 1, got {group['refresh']!r}. Give a tuple such as (1, 2, 4)."
         )
-    if group["refresh"] and group["correction"] not in ("window", "auto"):
+    if len(group["refresh"]) and group["correction"] not in ("window", "auto"):
         raise ValueError(f"refresh needs correction='window' (or 'auto'), got {group['correction']!r}.")
+    if not isinstance(group["second_order"], bool):
+        raise ValueError(f"second_order must be True or False, got {group['second_order']!r}.")
     if group["second_order"] and group["correction"] in ("window", "reservoir", "oracle", "none"):
         raise ValueError(
             f"second_order=True does nothing for correction={group['correction']!r}; "
@@ -195,15 +207,11 @@ def _betas(group: dict[str, Any]) -> list[tuple[str, Any]]:
     return [("betas[0]", betas[0]), ("betas[1]", betas[1])]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and value == value // 1 and 1 <= value < float("inf")
+def _is_above(value: Any, bound: float) -> bool:
+    """Whether it is a number above a bound, or infinite."""
+    return is_number(value) and bool(value > bound)
 
 
 def _one_of(name: str, group: dict[str, Any], allowed: Sequence[str]) -> None:
-    if group[name] not in allowed:
+    if not isinstance(group[name], str) or group[name] not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {group[name]!r}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,27 +14,12 @@ from ._batch import BackwardCall, EvaluatedBatch
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still
 from ._ranks import Ranks
+from ._state import GroupState, SavedGroup
 from ._warnings import user_stacklevel
 from .momentum import MIN_MEMORY, growing_beta
 from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged, split_at
 from .per_sample.jacobian import vector_jacobian_products
 from .per_sample.linearize import linearize, trace_batch
-
-
-class GroupState(TypedDict, total=False):
-    """What is saved of a group. Vectors are flat, ``[n]``; counters and norms have no dimensions."""
-
-    step: Tensor  # float64, on the CPU: 0.999^t must not be rounded
-    mu: Tensor
-    square: Tensor  # the running mean in Adam's and RMSprop's denominators
-    mean_weight: float  # the sum of the weights of all gradients in mu
-    plan: corrections.Plan  # what was decided at the first batch
-    memory: corrections.Memory  # what the correction remembers
-    anchor: Tensor  # the parameters at the last linearization, and those of followed networks
-    literal: Tensor  # -α μ̂ of the last step, for recursion="literal"
-    mu_norm: Tensor
-    eta_norm: Tensor
-    bounded: Tensor  # steps on which the trust bound acted
 
 
 class FewSlotsWarning(UserWarning):
@@ -175,6 +160,11 @@ class ParamGroup:
         """This rank's part of what a correction remembers on all of the ranks that saved it."""
         correction = self._build(plan)
         return correction.part_of(correction.joined(memories), self._ranks.rank, self._ranks.size)
+
+    def saved(self, has_square: bool) -> SavedGroup:
+        """What a state of this group has to look like."""
+        layout = corrections.Layout(self.params.size, self.joint.size - self.params.size, self.params.dtype)
+        return SavedGroup(settings=self.settings, layout=layout, lengths=self.params.lengths, has_square=has_square)
 
     def _slot_numbers(self) -> int:
         """An estimate of the numbers per slot. A prediction and a target of two networks take half as many of each."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ._batch import BackwardCall, EvaluatedBatch
+from ._checks import is_count
 from ._flat_params import FlatParams
 from ._optimizer import CorrectedOptimizer
 from .corrections import describe, paper_horizon
@@ -89,6 +90,7 @@ def read(optimizer: CorrectedOptimizer) -> dict[str, float]:
 
 def groups(optimizer: CorrectedOptimizer) -> list[GroupReading]:
     """The numbers of :func:`read` for every parameter group, with what was decided about it, in words."""
+    _check_optimizer(optimizer)
     readings = []
     for number, group in enumerate(optimizer.ready_groups()):
         state, settings = optimizer.state_of(f"group {number}"), group.settings
@@ -115,7 +117,16 @@ def _ratio(eta_norm: Tensor, mu_norm: Tensor) -> float:
 
 def skipped_steps(optimizer: CorrectedOptimizer) -> int:
     """The number of steps that were skipped because of non-finite numbers (``on_nonfinite="skip"``)."""
+    _check_optimizer(optimizer)
     return int(optimizer.state_of("shared").get("skipped", 0))
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, CorrectedOptimizer):
+        raise TypeError(
+            f"diagnostics read the optimizers of unstale, not {type(optimizer).__name__}; unstale.Monitor measures "
+            "those of torch."
+        )
 
 
 class _Remembered(NamedTuple):
@@ -140,9 +151,10 @@ class DriftMonitor:
     """
 
     def __init__(self, optimizer: CorrectedOptimizer, horizon: int | None = None, every: int = 1) -> None:
-        for name, value in (("horizon", horizon), ("every", every)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value}.")
+        _check_optimizer(optimizer)
+        for name, value in (("horizon", 1 if horizon is None else horizon), ("every", every)):
+            if not isinstance(value, int) or not is_count(value):
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
         self._optimizer = optimizer
         self._every = every
         self._horizon = horizon or paper_horizon(optimizer.momentum_beta)

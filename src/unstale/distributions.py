@@ -7,7 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from ._checks import check_floating, check_positive, check_tensor, is_real
 from .targets import td
+
+MAX_WIDTHS = 1e6  # of the standard deviation, in units of the range of the edges: beyond, all bins are alike
 
 
 def c51(reward: Tensor, next_probs: Tensor, terminated: Tensor, gamma: float | Tensor, atoms: Tensor) -> Tensor:
@@ -28,6 +31,10 @@ def c51(reward: Tensor, next_probs: Tensor, terminated: Tensor, gamma: float | T
     tensor([[0., 1., 0.]])
     """
     spacing = _check_atoms(atoms)
+    check_floating("next_probs", next_probs)
+    check_tensor("reward", reward)
+    if reward.is_complex():
+        raise TypeError(f"reward must hold real numbers, not {reward.dtype}.")
     if next_probs.ndim != 2 or next_probs.shape != (*reward.shape, len(atoms)):
         raise ValueError(
             f"next_probs must have shape {[*reward.shape, len(atoms)]}, one row per transition and one column per "
@@ -57,20 +64,31 @@ def hl_gauss(value: Tensor, edges: Tensor, sigma: float) -> Tensor:
     >>> hl_gauss(torch.tensor([0.0]), torch.tensor([-3.0, -1.0, 1.0, 3.0]), sigma=1.0)
     tensor([[0.1577, 0.6845, 0.1577]])
     """
+    check_floating("value", value)
     if value.ndim != 1:
         raise ValueError(f"value must have shape [m], but has shape {list(value.shape)}.")
-    if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all()):
+    check_tensor("edges", edges)
+    if edges.ndim != 1 or len(edges) < 2 or not is_real(edges) or not bool((edges.diff() > 0).all()):
         raise ValueError("edges must be at least two ascending numbers, of shape [k + 1].")
-    if not sigma > 0:
-        raise ValueError(f"sigma must be positive, got {sigma}.")
-    edges = edges.detach().to(value)
-    centre = value.clamp(float(edges[0]), float(edges[-1])).unsqueeze(-1)
-    below = torch.erf((edges - centre) / (sigma * math.sqrt(2)))
-    return (below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])
+    check_positive("sigma", sigma)
+    precision = torch.promote_types(value.dtype, torch.float32)  # differences of bins vanish in half precision
+    edges = edges.detach().to(value.device, precision)
+    least, most = torch.finfo(precision).tiny, MAX_WIDTHS * float(edges[-1] - edges[0])
+    if not bool((edges.diff() > 0).all()) or not least <= sigma <= most:
+        raise ValueError(
+            f"sigma must be at most {MAX_WIDTHS:g} times the range of the edges, and both have to be numbers of "
+            f"{precision}, got sigma={sigma:g} and edges from {float(edges[0]):g} to {float(edges[-1]):g}."
+        )
+    centre = value.to(precision).clamp(float(edges[0]), float(edges[-1])).unsqueeze(-1)
+    below = torch.erf((edges - centre) / (float(sigma) * math.sqrt(2)))
+    return ((below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])).to(value.dtype)
 
 
 def _check_atoms(atoms: Tensor) -> float:
     """The distance between neighbouring atoms."""
+    check_tensor("atoms", atoms)
+    if not is_real(atoms):
+        raise TypeError(f"atoms must hold real numbers, not {atoms.dtype}.")
     if atoms.ndim != 1 or len(atoms) < 2:
         raise ValueError(f"atoms must be at least two numbers, of shape [k], but have shape {list(atoms.shape)}.")
     spacing = float(atoms[-1] - atoms[0]) / (len(atoms) - 1)

@@ -11,12 +11,14 @@ A :class:`RowLoss` is for predictions whose entries belong together, such as the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ._checks import check_floating, check_positive
 
 
 class Derivatives(NamedTuple):
@@ -29,11 +31,13 @@ class Derivatives(NamedTuple):
 
 def half_squared(residual: Tensor) -> Derivatives:
     """``½ δ²``, the default: its gradient is ``δ v``."""
+    check_floating("residual", residual)
     return Derivatives(residual.square() / 2, residual, torch.ones_like(residual))
 
 
 def squared(residual: Tensor) -> Derivatives:
     """``δ²``, as in the paper's figures and in ``torch.nn.functional.mse_loss``: twice the gradient of ``½ δ²``."""
+    check_floating("residual", residual)
     return Derivatives(residual.square(), 2 * residual, torch.full_like(residual, 2.0))
 
 
@@ -45,6 +49,8 @@ def huber(residual: Tensor, delta: float = 1.0) -> Derivatives:
 
     Where it is linear, the slope is constant and does not become stale.
     """
+    check_floating("residual", residual)
+    check_positive("delta", delta)
     inside = residual.abs() <= delta
     value = torch.where(inside, residual.square() / 2, delta * (residual.abs() - delta / 2))
     return Derivatives(value, residual.clamp(-delta, delta), inside.to(residual.dtype))
@@ -55,8 +61,7 @@ def smooth_l1(residual: Tensor, beta: float = 1.0) -> Derivatives:
 
     With ``beta=1`` it is :func:`huber`; in general it is ``huber(residual, delta=beta) / beta``.
     """
-    if not beta > 0:
-        raise ValueError(f"beta must be positive, got {beta}.")
+    check_positive("beta", beta)
     return Derivatives(*(part / beta for part in huber(residual, beta)))
 
 
@@ -99,15 +104,14 @@ def clipped_value(old_value: Tensor, clip: float) -> ClippedValue:
     >>> clipped_value(old_value, 0.2)(value - target, target).slope  # 0.5 is more than 0.2 closer to the target
     tensor([-0.9000,  0.0000])
     """
-    if not isinstance(old_value, Tensor):
-        raise TypeError(f"old_value must be a tensor, not {type(old_value).__name__}.")
-    if not clip > 0:
-        raise ValueError(f"clip must be positive, got {clip}.")
+    check_floating("old_value", old_value)
+    check_positive("clip", clip)
     return ClippedValue(old_value.detach(), float(clip))
 
 
 def negative_log_likelihood(log_prob: Tensor) -> Derivatives:
     """``-log p`` of the right class, with the paper's ``Z = mean ∇f ∇fᵀ`` for cross-entropy."""
+    check_floating("log_prob", log_prob)
     one = torch.ones_like(log_prob)
     return Derivatives(-log_prob, -one, one)
 
@@ -167,8 +171,13 @@ def quantile_huber(levels: Tensor | None = None, kappa: float = 1.0) -> RowLoss:
         levels: ``τ``, of shape ``[k]``, or that of the prediction (IQN); ``(a + ½) / k`` by default.
         kappa: ``κ``, above 0.
     """
-    if not kappa > 0:
-        raise ValueError(f"kappa must be positive, got {kappa}.")
+    check_positive("kappa", kappa)
+    if levels is not None:
+        check_floating("levels", levels)
+        if not bool(((levels >= 0) & (levels <= 1)).all()):
+            raise ValueError(
+                f"levels must be in [0, 1], got levels from {float(levels.min()):g} to {float(levels.max()):g}."
+            )
 
     def weights_and_errors(quantiles: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """``|τ_a - 1{y_c < f_a}|`` and ``y_c - f_a``, ``[..., k, k']`` each."""
@@ -215,6 +224,7 @@ def evaluate(loss: Loss | str, residual: Tensor, target: Tensor | None = None) -
         residual: ``δ``, of any shape.
         target: ``y``, of the same shape, for :func:`clipped_value`.
     """
+    check_floating("residual", residual)
     if isinstance(loss, str):
         if loss not in NAMED:
             raise ValueError(f"loss={loss!r} is not known; use one of {sorted(NAMED)} or a function of the residual.")
@@ -225,7 +235,9 @@ def evaluate(loss: Loss | str, residual: Tensor, target: Tensor | None = None) -
         if target is None:
             raise TypeError("clipped_value() needs the target beside the residual.")
         return loss(residual.detach(), target.detach())
-    if loss in CLOSED_FORMS:
+    if not callable(loss):
+        raise TypeError(f"loss must be a name or a function of the residuals, not {type(loss).__name__}.")
+    if isinstance(loss, Hashable) and loss in CLOSED_FORMS:
         return loss(residual.detach())  # type: ignore[return-value]
     with torch.enable_grad():
         point = residual.detach().requires_grad_()

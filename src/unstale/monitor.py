@@ -33,6 +33,7 @@ from ._batch import (
     warn_constant_target,
     warn_replaced_target,
 )
+from ._checks import is_count
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still, followable, replacing, target_leaves, target_warning
 from ._optimizer import UNRELATED_PREDICTION, expanded
@@ -90,8 +91,10 @@ class Monitor:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, horizon: int | None = None) -> None:
-        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-            raise ValueError(f"horizon must be a whole number of at least 1, got {horizon}.")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch module, not {type(model).__name__}.")
+        if horizon is not None and (not isinstance(horizon, int) or not is_count(horizon)):
+            raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}.")
         self._optimizer = optimizer
         self._momentum = TorchMomentum(model, optimizer)
         self._params = self._momentum.params
@@ -295,6 +298,9 @@ class Monitor:
         Trains copies of the parameters with the newest batch, ``rounds`` times ``steps`` steps with either optimizer.
         NaN if no batch came as a function. Call it between steps.
         """
+        for name, value in (("steps", steps), ("rounds", rounds)):
+            if not isinstance(value, int) or not is_count(value):
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
         calls = [batch.call for step in self._steps for batch in step if batch.call.function is not None]
         if calls:
             with _step_cost.untouched(self._modules, self._params):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._optimizer import CorrectedOptimizer
 from ._options import DOC, Options
-from ._param_group import GroupState
+from ._state import GroupState
 from .momentum import limited, running_mean_
 from .per_sample.gradients import Linearization
 
@@ -34,6 +34,8 @@ class CorrectedSGD(CorrectedOptimizer):
     >>> optimizer.step()
     >>> optimizer.zero_grad()
     """
+
+    _has_square = False
 
     def __init__(self, params: Any, lr: float, beta: float | None = None, **options: Unpack[Options]) -> None:
         super().__init__(params, dict(lr=lr, beta=beta), dict(options))

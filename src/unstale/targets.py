@@ -9,15 +9,18 @@ tensors of zeros and ones.
 
 The discount ``gamma`` is a number, or a floating-point tensor of the shape of the rewards with one discount per
 transition, each in [0, 1]: the discount of what follows that transition.
+
+Rewards and values that are whole numbers become floating point, as torch promotes them in ``r + γ V``.
 """
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ._checks import check_tensor, is_count, is_number, is_real
 
 
 def td(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
@@ -34,6 +37,7 @@ def td(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float | Te
     """
     _check_discount(gamma, terminated)
     _check_shapes("reward", reward, next_value=next_value, terminated=terminated, **_discounts(gamma))
+    next_value = _floating("next_value", next_value, reward, gamma)
     return reward + _discount(gamma, terminated, next_value) * next_value
 
 
@@ -53,10 +57,17 @@ def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tenso
     tensor([3., 4.])
     """
     _check_actions(reward, next_q=next_q)
-    _check_shapes("reward", reward, next_action=next_action)
-    if next_action.is_floating_point() or next_action.dtype == torch.bool:
+    _check_shapes("reward", reward, next_action=next_action, terminated=terminated)
+    if next_action.is_floating_point() or not is_real(next_action):
         raise TypeError(f"next_action must hold whole numbers, not {next_action.dtype}. Use .long().")
-    return td(reward, _chosen(next_q, next_action), terminated, gamma)
+    action, actions = next_action.long(), next_q.shape[-1]
+    valid = action.clamp(0, actions - 1)
+    if not bool(((action == valid) | (terminated != 0)).all()):
+        raise ValueError(
+            f"next_action must be from 0 to {actions - 1}, the columns of next_q, but goes from {int(action.min())} to "
+            f"{int(action.max())}."
+        )
+    return td(reward, _chosen(next_q, valid), terminated, gamma)
 
 
 def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
@@ -74,6 +85,7 @@ def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: T
     tensor([2.7500])
     """
     _check_actions(reward, next_q=next_q, policy=policy)
+    policy = _floating("policy", policy, next_q, next_q)
     return td(reward, (policy * next_q).sum(-1), terminated, gamma)
 
 
@@ -99,8 +111,12 @@ def q_learning(
     >>> q_learning(reward, q, terminated, gamma=0.5, select=torch.tensor([[9.0, 0.0]]))
     tensor([2.])
     """
+    tables = dict(next_q=next_q) if select is None else dict(next_q=next_q, select=select)
+    _check_actions(reward, **tables)
+    for name, table in tables.items():
+        if not is_real(table):
+            raise TypeError(f"{name} must hold real numbers, not {table.dtype}.")
     select = next_q if select is None else select
-    _check_actions(reward, next_q=next_q, select=select)
     return td(reward, _chosen(next_q, select.argmax(-1)), terminated, gamma)
 
 
@@ -132,8 +148,9 @@ def n_step(
     _check_discount(gamma, terminated)
     flags = dict(terminated=terminated, truncated=truncated)
     _check_trajectory(rewards, next_values=next_values, **flags, **_discounts(gamma))
-    if int(n) != n or n < 1:
-        raise ValueError(f"n must be a whole number of at least 1, got {n}; 1 is td().")
+    if not is_count(n):
+        raise ValueError(f"n must be a whole number of at least 1, got {n!r}; 1 is td().")
+    next_values = _floating("next_values", next_values, rewards, gamma)
     discount, last = _discount(gamma, terminated, next_values), _is_last(terminated, truncated)
     # k steps from t are one step and then k-1 from t+1; at the end of an episode they are one step only.
     target = rewards + discount * next_values
@@ -171,6 +188,7 @@ def td_lambda(
     _check_unit("lam", lam)
     flags = dict(terminated=terminated, truncated=truncated)
     _check_trajectory(rewards, next_values=next_values, **flags, **_discounts(gamma))
+    next_values = _floating("next_values", next_values, rewards, gamma)
     discount, last = _discount(gamma, terminated, next_values), _is_last(terminated, truncated)
     later = next_values[-1]
     targets: list[Tensor] = []
@@ -182,9 +200,21 @@ def td_lambda(
     return torch.stack(targets[::-1])
 
 
+def _floating(name: str, values: Tensor, reward: Tensor, gamma: float | Tensor) -> Tensor:
+    """Values as floating point: in the dtype of rewards or discounts if they are whole numbers themselves."""
+    for what, tensor in ((name, values), ("reward", reward)):
+        if tensor.is_complex():
+            raise TypeError(f"{what} must hold real numbers, not {tensor.dtype}.")
+    if values.is_floating_point():
+        return values
+    if values.dtype == torch.bool:
+        raise TypeError(f"{name} must hold values, not flags; the order of arguments is rewards, values, flags, gamma.")
+    others = [x.dtype for x in (reward, gamma) if isinstance(x, Tensor) and x.is_floating_point()]
+    return values.to(others[0] if others else torch.get_default_dtype())
+
+
 def _discount(gamma: float | Tensor, terminated: Tensor, like: Tensor) -> Tensor:
-    if isinstance(gamma, Tensor):
-        gamma = gamma.to(like.dtype)
+    gamma = gamma.to(like.dtype) if isinstance(gamma, Tensor) else float(gamma)
     return gamma * (1 - terminated.to(like.dtype))
 
 
@@ -206,22 +236,27 @@ def _check_discount(gamma: Any, terminated: Any) -> None:
     swapped = "gamma and terminated look swapped: flags come before gamma."
     if isinstance(gamma, Tensor) and not gamma.is_floating_point():
         raise TypeError(f"gamma must be a number or a floating-point tensor, not {gamma.dtype}; {swapped}")
-    if not isinstance(gamma, Tensor | Real) or isinstance(gamma, bool):
+    if not isinstance(gamma, Tensor) and not is_number(gamma):
         raise TypeError(f"gamma must be a number or a tensor, not {type(gamma).__name__}.")
     if isinstance(terminated, float):
         raise TypeError(f"terminated must be a tensor of flags, not the number {terminated}; {swapped}")
     if not isinstance(gamma, Tensor) or gamma.ndim == 0:
-        _check_unit("gamma", float(gamma))
-        return
-    if not bool(((gamma >= 0) & (gamma <= 1)).all()):
+        _check_unit("gamma", gamma)
+    elif not bool(((gamma >= 0) & (gamma <= 1)).all()):
         low, high = float(gamma.min()), float(gamma.max())
         raise ValueError(f"gamma must be in [0, 1], got discounts from {low:g} to {high:g}.")
-    is_number = isinstance(terminated, Tensor) and terminated.is_floating_point()
-    if is_number and not bool(((terminated == 0) | (terminated == 1)).all()):
-        raise ValueError(f"terminated must hold zeros and ones; {swapped}")
+    _check_flags("terminated", terminated, swapped)
 
 
-def _check_unit(name: str, value: float) -> None:
+def _check_flags(name: str, flags: Any, advice: str) -> None:
+    is_other = isinstance(flags, Tensor) and flags.layout == torch.strided and flags.dtype != torch.bool
+    if is_other and not bool(((flags == 0) | (flags == 1)).all()):
+        raise ValueError(f"{name} must hold zeros and ones; {advice}")
+
+
+def _check_unit(name: str, value: Any) -> None:
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {value}.")
 
@@ -229,16 +264,11 @@ def _check_unit(name: str, value: float) -> None:
 # Shapes are compared, never broadcast: [m, 1] with [m] would silently make [m, m].
 
 
-def _check_tensor(name: str, value: Any) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a tensor, not {type(value).__name__}. Use torch.as_tensor({name}).")
-
-
 def _check_shapes(first: str, reward: Tensor, **others: Tensor) -> None:
     """Refuse tensors that are not all shaped like the rewards."""
-    _check_tensor(first, reward)
+    check_tensor(first, reward)
     for name, tensor in others.items():
-        _check_tensor(name, tensor)
+        check_tensor(name, tensor)
         if tensor.shape != reward.shape:
             raise ValueError(
                 f"{name} must have the shape of {first}, {list(reward.shape)}, but has shape {list(tensor.shape)}."
@@ -255,10 +285,10 @@ def _advice(first: str, reward: Tensor, name: str, tensor: Tensor) -> str:
 
 def _check_actions(reward: Tensor, **tables: Tensor) -> None:
     """Refuse tables that are not shaped like the rewards with one more axis, the same for all: the actions."""
-    _check_tensor("reward", reward)
+    check_tensor("reward", reward)
     actions = 0
     for name, table in tables.items():
-        _check_tensor(name, table)
+        check_tensor(name, table)
         if table.ndim == 0 or table.shape[:-1] != reward.shape or table.shape[-1] == 0:
             advice = " Use reward.squeeze(-1)." if reward.shape == (*table.shape[:-1], 1) else ""
             raise ValueError(
@@ -274,6 +304,7 @@ def _check_actions(reward: Tensor, **tables: Tensor) -> None:
 
 def _check_trajectory(rewards: Tensor, **others: Tensor) -> None:
     _check_shapes("rewards", rewards, **others)
+    _check_flags("truncated", others["truncated"], "the order of flags is terminated, truncated.")
     if rewards.ndim == 0 or len(rewards) == 0:
         raise ValueError(
             f"rewards must have shape [T, ...], time first, with at least one step, but has shape "

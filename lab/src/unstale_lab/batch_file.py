@@ -30,6 +30,7 @@ RESULTS_KEY = b"unstale.results"  # absent where it would be "1"
 DIGEST_KEY = b"unstale.sha256"
 NO_DIGEST = b"0" * 64
 PART = b"unstale.part"
+MAX_BYTES = 4 << 30  # of a file, unpacked
 
 ARROW_TYPES = {
     str: pa.string(),
@@ -116,6 +117,7 @@ def decode(content: bytes) -> pa.Table:
         metadata = parquet.metadata.metadata or {}
         _check_digest(content, metadata)
         _check_versions(parquet.schema_arrow, metadata)
+        _check_size(parquet.metadata)
         table = parquet.read(use_threads=False)
         _check_rows(table, results=int(metadata.get(RESULTS_KEY, b"1")))
     except (DamagedFileError, OtherVersionError, OutdatedResultsError):
@@ -183,6 +185,16 @@ def _check_digest(content: bytes, metadata: Mapping[bytes, bytes]) -> None:
         return  # an earlier format, or a later one, which the check of versions reports
     if len(digest) != len(NO_DIGEST) or _digest(content.replace(digest, NO_DIGEST)) != digest:
         raise DamagedFileError("its content does not match its digest")
+
+
+def _check_size(metadata: pq.FileMetaData) -> None:
+    """That the file does not take more memory than any batch of runs, before it is unpacked."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    # Repeated values take no room in the file, but 8 bytes each in memory.
+    size = sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in chunks)
+    if size > MAX_BYTES:
+        raise DamagedFileError(f"it would take {size / 2**30:,.1f} GiB of memory")
 
 
 def _check_versions(schema: pa.Schema, metadata: Mapping[bytes, bytes]) -> None:

@@ -6,6 +6,7 @@ from .diagonal import Diagonal
 from .memory import bytes_needed, check_memory
 from .oracle import Oracle
 from .reservoir import Reservoir, ReservoirPlan, plan_reservoir
+from .saved import Layout
 from .select import (
     CLASSES,
     DEFAULT_BETA,
@@ -33,6 +34,7 @@ __all__ = [
     "Blocks",
     "Correction",
     "Diagonal",
+    "Layout",
     "Memory",
     "Oracle",
     "Plan",

@@ -90,14 +90,17 @@ class Blocks(Correction):
         memory["step"] = 0
         memory["decay"] = 1.0  # of ζ since it was last written
         memory["eta"] = self.no_eta(like)
-        memory["zeta"] = [
-            like.new_zeros(
-                *like.shape[:-1], (own.span.stop - own.span.start) // own.size, own.size, own.size + copy.size
-            )
-            for own, copy in self._stretches
-        ]
+        memory["zeta"] = [like.new_zeros(*like.shape[:-1], *shape) for shape in self.shapes]
         if self.merge_every > 1:
             memory["buffer"] = {}
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Of the stored matrices."""
+        return [
+            ((own.span.stop - own.span.start) // own.size, own.size, own.size + copy.size)
+            for own, copy in self._stretches
+        ]
 
     def _enter(self, memory: Memory, batch: Linearization, beta: float | Tensor) -> None:
         v, u = batch.matrices()

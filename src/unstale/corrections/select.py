@@ -12,6 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
+from .._checks import is_finite
 from ..momentum import MIN_MEMORY
 from .base import Correction
 from .blocks import Blocks, dense
@@ -84,6 +85,8 @@ def default_horizon(beta: float) -> int:
     >>> default_horizon(0.9), default_horizon(0.99), default_horizon(0.0)
     (66, 688, 1)
     """
+    if not is_finite(beta) or not 0 <= beta < 1:
+        raise ValueError(f"beta must be in [0, 1), got {beta!r}.")
     return max(1, math.floor(math.log(1e-3) / math.log(beta)) + 1) if beta > 0 else 1
 
 
@@ -93,6 +96,8 @@ def paper_horizon(beta: float) -> int:
     >>> paper_horizon(0.9), paper_horizon(0.99)
     (20, 200)
     """
+    if not is_finite(beta) or not 0 <= beta < 1:
+        raise ValueError(f"beta must be in [0, 1), got {beta!r}.")
     return max(1, round(2 / (1 - beta)))
 
 
@@ -256,7 +261,7 @@ def _build(
 def block_lengths(settings: dict[str, Any], lengths: Sequence[int]) -> Sequence[int]:
     """The sizes of the blocks of ``correction="blocks"``, for parameters of the given lengths."""
     if settings["block_size"] is None:
-        return lengths
+        return [length for length in lengths if length]  # a parameter may be empty
     width = int(settings["block_size"])
     whole, rest = divmod(sum(lengths), width)
     return [width] * whole + [rest] * (rest > 0)

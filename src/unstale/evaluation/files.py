@@ -15,13 +15,16 @@ Columns, one row per transition, episodes one after another:
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from ..corrections.memory import free_bytes
 from .errors import EvaluationError, MissingPackageError, first_line, require
 from .spaces import ActionSpace, Array, Box, Discrete, action_space
 from .transitions import Transitions
@@ -29,6 +32,7 @@ from .transitions import Transitions
 SUFFIXES = (".npz", ".parquet", ".h5", ".hdf5")
 REQUIRED = ("observations", "actions", "rewards", "terminated")
 OPTIONAL = ("truncated", "next_observations")
+MAX_BYTES = 64 << 30  # of all columns, and at most half of the free memory
 FLAGS = ("terminated", "truncated")
 
 
@@ -74,12 +78,44 @@ def read(
 def _read_npz(path: Path) -> dict[str, Array]:
     if not zipfile.is_zipfile(path):
         raise EvaluationError(f"{path} is truncated or not a file of numpy.savez.")
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name] for name in (*REQUIRED, *OPTIONAL) if name in archive}
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: info for info in archive.infolist()}
+        names = [name for name in (*REQUIRED, *OPTIONAL) if f"{name}.npy" in members]
+        _check_bytes(path, sum(members[f"{name}.npy"].file_size for name in names))
+        return {name: _read_npy(archive, members[f"{name}.npy"], path) for name in names}
+
+
+def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> Array:
+    """An array of an archive, if it is not larger than its member."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize > member.file_size:
+        raise EvaluationError(f"{path} is malformed: {member.filename} has less data than its header declares.")
+    with archive.open(member) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _check_bytes(path: Path, size: float) -> None:
+    """Refuse data that would not fit into memory, before it is unpacked."""
+    free = free_bytes(torch.device("cpu"))
+    limit = MAX_BYTES if free is None else min(MAX_BYTES, free // 2)
+    if size > limit:
+        raise EvaluationError(
+            f"{path} has {size / 2**30:,.1f} GiB of data when unpacked, and at most {limit / 2**30:,.1f} GiB are read; "
+            "give fewer transitions."
+        )
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:
-    table = require("pyarrow.parquet", "pyarrow").read_table(path)
+    parquet = require("pyarrow.parquet", "pyarrow")
+    with parquet.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+        # Repeated values take no room in the file, but 8 bytes each in memory.
+        _check_bytes(path, sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in chunks))
+    table = parquet.read_table(path)
     found = {}
     for name in (*REQUIRED, *OPTIONAL):
         if name in table.column_names:
@@ -89,8 +125,13 @@ def _read_parquet(path: Path) -> dict[str, Array]:
 
 
 def _read_hdf5(path: Path) -> dict[str, Array]:
-    with require("h5py", "h5py").File(path, "r") as file:
-        return {name: np.asarray(file[name]) for name in (*REQUIRED, *OPTIONAL) if name in file}
+    h5py = require("h5py", "h5py")
+    with h5py.File(path, "r") as file:
+        found = {name: file[name] for name in (*REQUIRED, *OPTIONAL) if name in file}
+        if not all(isinstance(dataset, h5py.Dataset) for dataset in found.values()):
+            raise EvaluationError(f"{path} is malformed: its columns have to be datasets.")
+        _check_bytes(path, sum(dataset.size * dataset.dtype.itemsize for dataset in found.values()))
+        return {name: np.asarray(dataset) for name, dataset in found.items()}
 
 
 def _read_minari(name: str, space: ActionSpace | None, states: int | None) -> Transitions:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .errors import EvaluationError, first_line, require
 from .policies import WHY, ModulePolicy, Policy
-from .spaces import ActionSpace, Array, Box, Discrete
+from .spaces import MAX_FEATURES, ActionSpace, Array, Box, Discrete
 
 MAX_BYTES = 256 << 20
 NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
@@ -37,7 +37,13 @@ def load(path: Path, stochastic: bool, trust_pickle: bool, seed: int) -> Policy:
     saved, weights = _read(path)
     if stochastic and "q_net.q_net.0.weight" in weights:
         raise EvaluationError(f"{path} is a DQN, which has no probabilities of actions; leave out --stochastic.")
-    found = None if trust_pickle else _build(saved, weights)
+    try:
+        found = None if trust_pickle else _build(saved, weights)
+    except Exception as error:  # shapes and types that do not fit each other
+        raise EvaluationError(
+            f"{path} is not a model of Stable-Baselines3: its data and its tensors do not fit together "
+            f"({type(error).__name__}: {first_line(error)})."
+        ) from error
     if found is not None:
         return Sb3Policy(found, path.name, stochastic, seed, saved)
     if not trust_pickle:
@@ -208,15 +214,22 @@ def _out_features(layers: nn.Sequential) -> int:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
-                raise EvaluationError(f"{path} has more than {MAX_BYTES >> 20} MiB when unpacked; it is not read.")
+            _check_bytes(path, sum(member.file_size for member in archive.infolist()))
             saved = json.loads(archive.read("data"))
             content = archive.read("policy.pth")
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            with zipfile.ZipFile(io.BytesIO(content)) as tensors:
+                _check_bytes(path, sum(member.file_size for member in tensors.infolist()))
         weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not all(isinstance(x, Tensor) for x in weights.values()):
             raise ValueError("policy.pth is not a state_dict")
-        if not all(isinstance(saved[name], dict) for name in ("observation_space", "action_space")):
-            raise ValueError("it has no spaces")
+        _check_bytes(path, sum(x.numel() * 4 for x in weights.values()))  # which can exceed what is stored
+        for space in (saved["observation_space"], saved["action_space"]):
+            if not isinstance(space, dict) or not isinstance(space[":type:"], str):
+                raise ValueError("it has no spaces")
+            sizes = [int(x) for x in [*(space.get("_shape") or ()), space.get("n") or 1]]
+            if not all(0 <= x <= MAX_FEATURES for x in sizes):
+                raise ValueError(f"it has spaces of the sizes {sizes}")
     except EvaluationError:
         raise
     except Exception as error:  # zipfile, zlib, json and torch.load raise nearly any type for malformed files
@@ -224,6 +237,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{path} is truncated or not a model of Stable-Baselines3: {first_line(error)}"
         ) from error
     return saved, weights
+
+
+def _check_bytes(path: Path, size: int) -> None:
+    if size > MAX_BYTES:
+        raise EvaluationError(f"{path} has more than {MAX_BYTES >> 20} MiB when unpacked; it is not read.")
 
 
 class _UnpickledPolicy(Policy):

@@ -139,14 +139,18 @@ class Tape:
         if about.get("game") != game:
             raise file.refused(f"it is a recording of {about.get('game', 'an unknown game')}, not of {game}")
         try:
-            tensors["frames"] = _decompress(tensors["frames"], (-1, SIDE, SIDE))
-            tensors["machines"] = _decompress(tensors["machines"], (len(tensors["saved"]), -1))
+            frames = _check_columns(tensors)
+            tensors["frames"] = _decompress(tensors["frames"], (frames, SIDE, SIDE), frames * SIDE**2)
+            saved = len(tensors["saved"])
+            tensors["machines"] = _decompress(tensors["machines"], (saved, -1), saved * MAX_STATE_BYTES)
         except (lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
             raise file.refused(error) from error
         return cls(**tensors, about=about)
 
 
 TENSORS = tuple(name for name in Tape.__dataclass_fields__ if name != "about")
+MAX_STATE_BYTES = 1 << 20  # of an emulator
+MAX_LZMA_BYTES = 64 << 20  # that unpacking may take beside its result
 COMPRESSED = ("frames", "machines")  # large, with rows that resemble the previous one
 
 
@@ -256,8 +260,42 @@ def _compress(rows: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(lzma.compress(changes.data, preset=1)), dtype=torch.uint8)
 
 
-def _decompress(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
-    changes = np.frombuffer(bytearray(lzma.decompress(packed.numpy().tobytes())), np.uint8)
+def _check_columns(tensors: Mapping[str, Tensor]) -> int:
+    """The number of frames, if all columns fit together. The compressed ones are not looked into."""
+    columns = ("newest", "first", "action", "reward", "terminated", "truncated")
+    count = len(tensors["action"]) if tensors["action"].ndim else 0
+    if not count or any(tensors[name].shape != (count,) for name in columns):
+        raise ValueError("its columns have different lengths")
+    if tensors["saved"].ndim != 1 or tensors["saved"].shape != tensors["held"].shape:
+        raise ValueError("its saved states have different lengths")
+    kinds = {"reward": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
+    kinds |= dict.fromkeys(COMPRESSED, torch.uint8)
+    for name, tensor in tensors.items():
+        if tensor.dtype != kinds.get(name, torch.int64):
+            raise ValueError(f"{name} is {tensor.dtype}")
+    if any(tensors[name].ndim != 1 for name in COMPRESSED):
+        raise ValueError("its compressed parts are not vectors of bytes")
+    newest, first, saved = tensors["newest"], tensors["first"], tensors["saved"]
+    # Every episode has one frame more than actions, and frame 0 is blank.
+    frames = 1 + count + len(first.unique_consecutive())
+    if int(first.min()) < 1 or not bool((first <= newest).all()) or not int(newest.max()) < frames:
+        raise ValueError("its transitions name frames that do not exist")
+    if len(saved) and not 0 <= int(saved.min()) <= int(saved.max()) < count:
+        raise ValueError("its saved states belong to no transition")
+    if int(tensors["action"].min()) < 0:
+        raise ValueError("its actions are negative")
+    return frames
+
+
+def _decompress(packed: Tensor, shape: tuple[int, ...], most: int) -> Tensor:
+    """The rows of a compressed tensor, of at most ``most`` bytes."""
+    decompressor = lzma.LZMADecompressor(memlimit=MAX_LZMA_BYTES)
+    content = decompressor.decompress(packed.numpy().tobytes(), most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most:,} bytes when unpacked")
+    if not decompressor.eof:
+        raise EOFError("its compressed data ends too early")
+    changes = np.frombuffer(bytearray(content), np.uint8)
     if not changes.size:
         return torch.empty(shape[0], 0, dtype=torch.uint8)
     rows = changes.reshape(shape)

@@ -6,6 +6,8 @@ sheet has as many rows as it needs. ``train_y.npy`` holds the labels, 0 to 9. Th
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from ..errors import DataError, one_line
 
 SIDE = 32  # pixels
 IMAGES_PER_ROW, IMAGES_PER_SHEET = 50, 2500
+MAX_IMAGES = 1_000_000  # of a file; the largest official one has 531,131
 SPLITS = ("train", "test")
 FORMS = (
     "train_32x32.mat and test_32x32.mat, which `unstale-lab data svhn` downloads, "
@@ -62,10 +65,8 @@ def load_images(folder: Path) -> Splits:
 
 
 def _read_official(folder: Path, split: str) -> Labelled:
-    from scipy.io import loadmat  # slow to import, and not needed for the sheets
-
     name = f"{split}_32x32.mat"
-    data = _open(folder, name, loadmat)
+    data = _open(folder, name, _read_mat)
     image, label = (np.asarray(data.get(variable, ())) for variable in ("X", "y"))
     if image.dtype != np.uint8 or image.shape != (SIDE, SIDE, 3, label.size):
         raise _refused(folder, f"{name} holds {_describe(image)} for {label.size} labels")
@@ -94,14 +95,37 @@ def _open(folder: Path, name: str, read: Callable[[Path], Read]) -> Read:
         raise _refused(folder, f"{name} cannot be read, {type(error).__name__}: {error}") from error
 
 
+def _read_mat(path: Path) -> dict[str, np.ndarray]:
+    """The two variables of an official file, whose sizes are looked at before they are unpacked."""
+    from scipy.io import loadmat, whosmat  # slow to import, and not needed for the sheets
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # two variables of one name
+        shapes = {variable: shape for variable, shape, _ in whosmat(path)}
+        for variable in ("X", "y"):
+            count = math.prod(shapes.get(variable, ()))
+            if count > MAX_IMAGES * 3 * SIDE**2:
+                raise ValueError(f"{variable} has shape {shapes[variable]}, more than {MAX_IMAGES:,} images")
+        found: dict[str, np.ndarray] = loadmat(path, variable_names=["X", "y"])
+    return found
+
+
 def _read_array(path: Path) -> np.ndarray:
     with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > path.stat().st_size:
+            raise ValueError(f"it has less data than shape {shape} of {dtype} takes")
+        file.seek(0)
         array: np.ndarray = np.lib.format.read_array(file)
     return array
 
 
 def _read_pixels(path: Path) -> np.ndarray:
     with Image.open(path) as sheet:
+        if sheet.width > IMAGES_PER_ROW * SIDE or sheet.height > IMAGES_PER_SHEET // IMAGES_PER_ROW * SIDE:
+            raise ValueError(f"it has {sheet.width} x {sheet.height} pixels")
         return np.array(sheet.convert("RGB"))
 
 

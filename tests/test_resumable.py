@@ -1,0 +1,113 @@
+"""examples/resumable.py is killed with SIGKILL at many points, and ends with the same bits as without."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+STEPS = 24  # with two copies of the target network
+# Where a process kills itself: at the n-th time that it comes there.
+POINTS = [
+    ("forward", 9), ("backward", 1), ("step", 3), ("save", 3), ("half a file", 2), ("fsync", 5), ("replace", 3),
+    ("replaced", 2), ("last save", 1),
+]  # fmt: skip
+
+# Imports torch once, and forks a process for every life of the program.
+DRIVER = """
+import json, os, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[1])
+import resumable
+
+def dies(point, times):
+    count = 0
+    def at(function, before=True):
+        def wrapped(*args, **options):
+            nonlocal count
+            if not before:
+                result = function(*args, **options)
+            count += 1
+            if count == times:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options) if before else result
+        return wrapped
+    def half(state, file):
+        nonlocal count
+        count += 1
+        original(state, file)
+        if count == times:
+            file.truncate(file.tell() // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+    original = torch.save
+    Adam = resumable.unstale.CorrectedAdam
+    if point == "forward":
+        resumable.Walk.step = at(resumable.Walk.step)
+    elif point == "backward":
+        Adam.backward = at(Adam.backward, before=False)
+    elif point == "step":
+        Adam.step = at(Adam.step, before=False)
+    elif point == "save":
+        resumable.save = at(resumable.save)
+    elif point == "last save":
+        save = resumable.save
+        def only_last(state, path):
+            if state["step"] == STEPS:
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(state, path)
+        resumable.save = only_last
+    elif point == "half a file":
+        torch.save = half
+    elif point == "fsync":
+        os.fsync = at(os.fsync)
+    elif point == "replace":
+        os.replace = at(os.replace)
+    elif point == "replaced":
+        os.replace = at(os.replace, before=False)
+
+STEPS = int(sys.argv[3])
+ends = []
+for name, points in json.loads(sys.argv[2]).items():
+    for point in [*points, None]:
+        child = os.fork()
+        if child == 0:
+            if point:
+                dies(*point)
+            resumable.main(Path(name), STEPS, minutes=0.0)
+            os._exit(0)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(ends))
+"""
+
+
+def test_training_that_is_killed_ends_with_the_same_bits(tmp_path):
+    lives = {str(tmp_path / "undisturbed.pt"): [], str(tmp_path / "killed.pt"): POINTS}
+    found = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(ROOT / "examples"), json.dumps(lives), str(STEPS)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(found.stdout) == [0, *[-signal.SIGKILL] * len(POINTS), 0], found.stderr
+    undisturbed, killed = (torch.load(path, weights_only=True) for path in lives)
+    assert undisturbed["step"] == STEPS
+    assert_same(killed, undisturbed)
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == other
