@@ -112,7 +112,7 @@ def test_as_many_processes_as_cores_that_may_be_used(call, store, monkeypatch, o
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
     monkeypatch.setattr(sweep, "check_device", lambda device: device)
-    monkeypatch.setattr(sweep, "run_batches", lambda batches, store, device, jobs, progress: asked.append(jobs))
+    monkeypatch.setattr(sweep, "run_batches", lambda batches, store, engine, progress: asked.append(engine.jobs))
     code, _, _ = call("reproduce", "fig16", "--scale", "smoke", "--store", store, *options)
     assert code == 0 and asked == [workers]
 
