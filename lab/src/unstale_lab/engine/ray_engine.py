@@ -102,7 +102,7 @@ class RayEngine:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"cannot connect to a Ray cluster at {self.address!r}: {one_line(error)}. Start one with "
-                "`ray start --head`, or omit --address."
+                "`ray start --head`, or omit --address. If it has a token, set RAY_AUTH_MODE=token here too."
             ) from error
         try:
             yield
