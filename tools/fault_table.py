@@ -77,7 +77,7 @@ def on_ray(
 ) -> Outcome:
     """One cluster for all tries; the node that was killed is replaced."""
     outcome = Outcome()
-    with LoopbackCluster() as cluster:
+    with LoopbackCluster(network="127.0.9") as cluster:  # beside other clusters of this machine
         for number in range(tries):
             store = folder / f"{make.__name__} {number}"
             make(cluster, store)

@@ -57,6 +57,9 @@ class RayEngine:
                 tasks.cancel()
 
     def _run(self, batches: list[Batch], tasks: _Tasks, receive: Receive) -> None:
+        if not self._slots():
+            kind = "CPU" if self.device == "cpu" else "GPU"
+            receive(f"the Ray cluster has no {kind} yet. Batches wait until a node with one joins; Ctrl-C ends this.")
         waiting = list(reversed(range(len(batches))))
         while waiting or tasks.running:
             while waiting and len(tasks.running) < self._capacity():
@@ -69,9 +72,12 @@ class RayEngine:
         """The number of tasks to submit at a time. The cluster may grow and shrink."""
         if self.device == "cpu" and self.jobs and self.address:
             return self.jobs
+        return max(MIN_TASKS, TASKS_PER_SLOT * self._slots())
+
+    def _slots(self) -> int:
+        """The number of tasks that the cluster can run at a time."""
         resources = self._ray.cluster_resources()
-        slots = resources.get("CPU", 0) if self.device == "cpu" else resources.get("GPU", 0) * max(1, self.jobs)
-        return max(MIN_TASKS, TASKS_PER_SLOT * int(slots))
+        return int(resources.get("CPU", 0) if self.device == "cpu" else resources.get("GPU", 0) * max(1, self.jobs))
 
     def _submit_options(self) -> dict[str, Any]:
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
@@ -141,7 +147,6 @@ class _Tasks:
             finished, whole = self._result(task, batch)
             del self.running[task]
             yield from self._advance(index, whole)
-            self._reported.pop(index)
             yield finished
 
     def cancel(self) -> None:
