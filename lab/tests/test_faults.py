@@ -34,7 +34,7 @@ def test_a_driver_killed_at_any_stage_of_a_commit_and_two_drivers_at_once(tmp_pa
         (faults.disk_full, 3),
         (partial(faults.store_damaged, tries=6), 6),
         (partial(faults.checkpoint_damaged, tries=6), 6),
-        (faults.recording_damaged, 60),
+        (partial(faults.recording_damaged, tries=400), 400),
         (faults.clock_jumps, 3),
         (faults.old_temporary_is_not_a_result, 1),
     ],

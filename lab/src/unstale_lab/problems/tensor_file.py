@@ -20,6 +20,7 @@ from ..errors import DataError, one_line
 from ..files import write_file
 
 DIGEST = "sha256"
+HAS_DIGEST = "has_sha256"  # so that a flipped bit in the name of the digest does not make it an old file
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class TensorFile:
     def write(self, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
         """Writes tensors, and ``about`` as metadata."""
         try:
+            about = {**about, HAS_DIGEST: "yes"}
             write_file(self.path, save(tensors, {**about, DIGEST: _digest(tensors, about)}))
         except OSError as error:
             raise DataError(f"cannot write the {self.what} {self.path}: {error.strerror}") from error
@@ -46,8 +48,9 @@ class TensorFile:
         except (OSError, SafetensorError) as error:
             raise self.refused(error) from error
         digest = about.pop(DIGEST, None)
-        if digest is not None and digest != _digest(tensors, about):
+        if (digest is not None or HAS_DIGEST in about) and digest != _digest(tensors, about):
             raise self.refused("it is damaged: its content does not match its digest")
+        about.pop(HAS_DIGEST, None)
         if sorted(tensors) != sorted(names):
             raise self.refused(f"it holds {', '.join(sorted(tensors)) or 'nothing'} instead of {', '.join(names)}")
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
