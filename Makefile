@@ -53,5 +53,5 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "unstale needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(PINNED) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,docs,evaluate]" -e "lab[atari]"
+	$(PINNED) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,docs,evaluate]" -e "lab[atari,ray]"
 	@touch $@

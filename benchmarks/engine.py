@@ -27,8 +27,8 @@ from report import source, table
 from targets import Target
 
 from unstale_lab import problems
+from unstale_lab.engine.batch import prepare
 from unstale_lab.engine.plan import plan
-from unstale_lab.engine.sweep import prepare
 from unstale_lab.engine.training import EVALUATIONS_PER_RUN, Training
 from unstale_lab.experiment import Run
 from unstale_lab.figures import find

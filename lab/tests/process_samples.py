@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 
+from unstale_lab import processes
 from unstale_lab.errors import StoreError
 
 
@@ -23,6 +25,13 @@ def raise_(error):
     raise error
 
 
+def die_in_a_message(task, send):
+    """Announces a message of 1 MB, sends 100 bytes of it, and is killed."""
+    with processes._lock:
+        os.write(processes._sender.fileno(), struct.pack("!i", 1_000_000) + b"x" * 100)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 ACTIONS = {
     "square": lambda task, send: send(task**2),
     "raise not picklable": lambda task, send: raise_(NotPicklableError(task)),
@@ -31,6 +40,7 @@ ACTIONS = {
     "send not picklable": lambda task, send: send(lambda: task),
     "exit": lambda task, send: raise_(SystemExit(0)),
     "exit at once": lambda task, send: os._exit(0),
+    "die in a message": die_in_a_message,
     "die": lambda task, send: os.kill(os.getpid(), signal.SIGKILL),
 }
 

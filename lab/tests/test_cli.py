@@ -112,7 +112,7 @@ def test_as_many_processes_as_cores_that_may_be_used(call, store, monkeypatch, o
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
     monkeypatch.setattr(sweep, "check_device", lambda device: device)
-    monkeypatch.setattr(sweep, "run_batches", lambda batches, store, device, jobs, progress: asked.append(jobs))
+    monkeypatch.setattr(sweep, "run_batches", lambda batches, store, engine, progress: asked.append(engine.jobs))
     code, _, _ = call("reproduce", "fig16", "--scale", "smoke", "--store", store, *options)
     assert code == 0 and asked == [workers]
 
@@ -165,7 +165,18 @@ def test_report_on_nothing_says_what_to_do(call, tmp_path):
     [
         ((), ["list", "reproduce", "report", "show", "data"]),
         (("list",), ["--store"]),
-        (("reproduce",), ["FIGURE", "--scale smoke|quick|large|paper", "--device cpu|cuda", "--jobs", "--store"]),
+        (
+            ("reproduce",),
+            [
+                "FIGURE",
+                "--scale smoke|quick|large|paper",
+                "--device cpu|cuda",
+                "--jobs",
+                "--store",
+                "--engine local|ray",
+                "--address",
+            ],
+        ),
         (("report",), ["--store", "--out", "--open"]),
         (("show",), ["--store"]),
         (("data",), ["atari", "svhn", "expert"]),
@@ -229,6 +240,17 @@ def test_an_unknown_scale_suggests_the_nearest(refused, store, scale, nearest):
 def test_a_negative_number_of_processes(refused, store):
     line = refused("reproduce", "fig3", "--scale", "smoke", "--jobs", "-2", "--store", store)
     assert line.startswith("--jobs -2: ") and "or 0 for" in line
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--engine", "rey"), "unknown engine 'rey': did you mean ray? There are local, ray."),
+        (("--address", "auto"), "--address auto is that of a Ray cluster: add --engine ray"),
+    ],
+)
+def test_an_engine_that_cannot_be(refused, store, options, message):
+    assert refused("reproduce", "fig3", "--scale", "smoke", "--store", store, *options) == message
 
 
 def raises(error):

@@ -15,7 +15,7 @@ from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import control_training
 from unstale_lab.engine.control_training import ControlTraining, _finite_points, _forward_fill, is_control
 from unstale_lab.engine.plan import cost, plan
-from unstale_lab.engine.sweep import missing, run_batches
+from unstale_lab.engine.sweep import make_engine, missing, run_batches
 from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
 from unstale_lab.figures.claim23 import with_valid_scores
@@ -46,7 +46,7 @@ def small(monkeypatch):
 
 
 def sweep(store, run, progress=lambda *args: None):
-    run_batches(missing([run], store, "cpu"), store, "cpu", 1, progress)
+    run_batches(missing([run], store, "cpu"), store, make_engine("local", "cpu", 1, store.path), progress)
     return store.load([run])[run]
 
 

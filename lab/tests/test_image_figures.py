@@ -13,7 +13,7 @@ from scipy.io import savemat
 from unstale_lab import problems
 from unstale_lab.atari import dataset
 from unstale_lab.engine import training
-from unstale_lab.engine.sweep import missing, run_batches
+from unstale_lab.engine.sweep import make_engine, missing, run_batches
 from unstale_lab.problems import ms_pacman, svhn
 from unstale_lab.reproduce import figures_named, runs_of, summarise
 from unstale_lab.store import Store
@@ -51,7 +51,8 @@ def store(data, tmp_path_factory):
             cached.cache_clear()
         torch.set_num_threads(1)
         kept = Store(tmp_path_factory.mktemp("store"))
-        run_batches(missing(runs_of(FIGURES, "smoke"), kept, "cpu"), kept, "cpu", 1, lambda *args: None)
+        engine = make_engine("local", "cpu", 1, kept.path)
+        run_batches(missing(runs_of(FIGURES, "smoke"), kept, "cpu"), kept, engine, lambda *args: None)
     for cached in caches:
         cached.cache_clear()
     torch.set_flush_denormal(False)

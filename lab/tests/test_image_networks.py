@@ -15,7 +15,7 @@ from unstale_lab import checkpoint, problems
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import layers, training
 from unstale_lab.engine.architectures import build_network
-from unstale_lab.engine.sweep import run_batches
+from unstale_lab.engine.sweep import make_engine, run_batches
 from unstale_lab.engine.training import Training
 from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run
@@ -492,10 +492,11 @@ def test_figure_rejects_runs_of_different_data(tmp_path, monkeypatch):
     store = Store(tmp_path)
     runs = [replace(CASES["classes"], seed=seed, steps=1) for seed in (0, 1)]
     figure = Figure("figure", "", (), "", lambda scale: runs, lambda records: [], lambda records: [])
-    run_batches([runs[:1]], store, "cpu", 1, lambda *args: None)
+    engine = make_engine("local", "cpu", 1, store.path)
+    run_batches([runs[:1]], store, engine, lambda *args: None)
     assert store.find(runs[0].id).provenance["data"] == "noise"
     monkeypatch.setattr(Classes, "fingerprint", lambda self: "other noise")
-    run_batches([runs[1:]], store, "cpu", 1, lambda *args: None)
+    run_batches([runs[1:]], store, engine, lambda *args: None)
     torch.set_flush_denormal(False)
     with pytest.raises(UserError, match=r"different data \(noise; other noise\)"):
         summarise(figure, "paper", store)

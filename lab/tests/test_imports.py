@@ -27,7 +27,7 @@ LAB_LAYERS: list[dict[str, set[str]]] = [
         "batch_file": {"numpy", "pyarrow"},
     },
     {"cross_entropy_search": {"torch"}, "store": {"pyarrow"}},
-    {"engine": {"torch", "numpy"}, "analysis": {"numpy", "scipy"}},
+    {"engine": {"torch", "numpy", "ray"}, "analysis": {"numpy", "scipy"}},
     {"claims": {"numpy", "scipy"}},
     {"figures": {"numpy", "scipy"}},
     {"summary": {"numpy"}},

@@ -75,10 +75,17 @@ def reproduce(
     jobs: Jobs = 0,
     store: StorePath = DEFAULT_STORE,
     data: DataPath = None,
+    engine: Annotated[
+        str, arg(metavar="local|ray", help="where to compute: in processes of this machine, or on a Ray cluster")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        arg(metavar="ADDRESS", help="a running Ray cluster, or auto; if not given, Ray is started on this machine"),
+    ] = None,
 ) -> None:
     """Compute the runs of figures that are not in the store yet. An interrupted command continues when run again."""
     from .engine.plan import cost
-    from .engine.sweep import check_device, missing, run_batches
+    from .engine.sweep import make_engine, missing, run_batches
     from .progress import ProgressBar
     from .reproduce import figures_named, runs_of
     from .store import Store
@@ -87,10 +94,10 @@ def reproduce(
     if not figures:
         raise UserError("name at least one figure, or all; `unstale-lab list` lists them")
     chosen = figures_named(figures)
-    workers = _worker_count(jobs, device)
     runs, stored = runs_of(chosen, _scale(scale)), Store(store, _warn)
+    chosen_engine = make_engine(engine, device, _check_jobs(jobs), store, address)
     stored.check()
-    batches = missing(runs, stored, check_device(device))
+    batches = missing(runs, stored, device)
     left = sum(map(len, batches))
     _inform(f"{', '.join(figure.name for figure in chosen)} at scale {scale}: {len(runs):,} runs, {left:,} to do")
     if not batches:
@@ -98,7 +105,7 @@ def reproduce(
     stored.require_writable()
     started = time.monotonic()
     with ProgressBar(_stderr, left, sum(cost(run) for batch in batches for run in batch)) as bar:
-        run_batches(batches, stored, device, workers, bar.update)
+        run_batches(batches, stored, chosen_engine, bar.update)
     _inform(f"{left:,} runs in {time.monotonic() - started:,.0f} s, stored in {store}")
 
 
@@ -234,6 +241,7 @@ def data_atari(
     from .atari.dataset import make_dataset
     from .problems.data_folder import data_folder
     from .problems.policies import expert_path
+    from .processes import usable_cores
     from .progress import StatusLine
 
     _check_seed(seed)
@@ -250,7 +258,7 @@ def data_atari(
             count=continuations,
             seed=seed,
             expert_file=expert,
-            jobs=_worker_count(jobs, "cpu"),
+            jobs=_check_jobs(jobs) or usable_cores(),
             progress=lambda what, done, total: line.update(f"{what}: {done:,} of {total:,}"),
         )
     _print_table(about)
@@ -322,14 +330,10 @@ def _scale(name: str) -> Scale:
     raise unknown("scale", name, SCALES)
 
 
-def _worker_count(jobs: int, device: str) -> int:
+def _check_jobs(jobs: int) -> int:
     if jobs < 0:
         raise UserError(f"--jobs {jobs}: give at least 1, or 0 for one process per core")
-    if jobs or device.startswith("cuda"):
-        return jobs or 1
-    if hasattr(os, "sched_getaffinity"):  # a container or a scheduler may allow fewer cores than the machine has
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return jobs
 
 
 def _print_table(about: dict[str, str]) -> None:

@@ -1,24 +1,25 @@
-"""A pool of worker processes."""
+"""Tasks in worker processes: the standard executor, with messages, and errors that name their cause."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from .errors import WorkerError, one_line
 
 Send = Callable[[Any], None]
 Handler = Callable[[Any, Send], None]  # handles one task, and may send messages to the main process
-_MESSAGE, _DONE, _FAILED, _FINISHED = range(4)
+POLL_INTERVAL = 0.1  # seconds between two looks for messages
 
 
 def run_tasks(make_handler: Callable[[], Handler], tasks: Sequence[Any], jobs: int, receive: Send) -> None:
@@ -42,27 +43,34 @@ def run_tasks(make_handler: Callable[[], Handler], tasks: Sequence[Any], jobs: i
             handle(task, receive)
         return
     context = multiprocessing.get_context("spawn")
-    pending, outcomes = context.Queue(), context.Queue()
-    pending.cancel_join_thread()  # tasks that nobody handles do not keep this process alive
-    # Plain pickle: that of torch.multiprocessing would share the memory of a GPU instead of copying it.
-    for task in tasks:
-        pending.put(pickle.dumps(task))
-    for _ in range(jobs):
-        pending.put(None)
-    arguments = (pickle.dumps(make_handler), pending, outcomes)
-    workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
+    messages, sender = context.Pipe(duplex=False)
+    # Only this process has the other end. When it closes, for whatever reason, the workers exit.
+    lifeline, held = context.Pipe(duplex=False)
+    shared = (pickle.dumps(make_handler), sender, context.Lock(), lifeline)
+    executor = ProcessPoolExecutor(jobs, context, _start_worker, shared)
     try:
         with _ignore_sigint():  # Ctrl-C reaches all processes of a terminal; only this one handles it
-            for worker in workers:
-                worker.start()
-        _follow(workers, outcomes, len(tasks), receive)
-        for worker in workers:
-            worker.join()
+            # Plain pickle: that of torch.multiprocessing would share the memory of a GPU instead of copying it.
+            futures = {executor.submit(_handle, pickle.dumps(task)) for task in tasks}
+        sender.close()  # all workers have theirs, so that a message cut off by a kill ends, rather than blocks
+        _follow(futures, messages, receive)
+    except BrokenProcessPool:
+        raise WorkerError(
+            "a worker process was killed or exited early, perhaps for lack of memory. "
+            "Run the command again, with fewer processes if it repeats."
+        ) from None
+    except BaseException:
+        held.close()  # workers may be in the middle of long tasks
+        raise
     finally:
-        for worker in workers:
-            if worker.pid is not None:
-                worker.kill()
-                worker.join()
+        executor.shutdown(cancel_futures=True)
+        for end in (messages, sender, lifeline, held):
+            end.close()
+
+
+def usable_cores() -> int:
+    """The number of cores of this process. A container or a scheduler may allow fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -74,56 +82,57 @@ def _ignore_sigint() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _follow(workers: Sequence[Any], outcomes: Any, unfinished: int, receive: Send) -> None:
+def _follow(unfinished: set[Future[None]], messages: Connection, receive: Send) -> None:
     """Receives messages until all tasks are done or one has failed."""
-    finished: set[int] = set()  # workers that said that they are done
     while unfinished:
-        exited = [worker for worker in workers if not worker.is_alive()]
+        done, unfinished = wait(unfinished, POLL_INTERVAL, FIRST_COMPLETED)
+        for message in _arrived(messages):  # a task sends its messages before it is done
+            receive(pickle.loads(message))
+        for future in done:
+            future.result()
+
+
+def _arrived(messages: Connection) -> Iterator[bytes]:
+    """The messages that can be read now."""
+    while messages.poll():
         try:
-            kind, value = pickle.loads(outcomes.get(timeout=0.2))
-        except queue.Empty:
-            killed = [worker.exitcode for worker in exited if worker.exitcode]
-            if killed:
-                raise WorkerError(
-                    f"a worker process was killed (exit code {killed[0]}), perhaps for lack of memory. "
-                    "Run the command again, with fewer processes if it repeats."
-                ) from None
-            # One that exits in the middle may hold the lock of the queue: the others could wait for it forever.
-            if any(worker.pid not in finished for worker in exited):
-                raise WorkerError(
-                    f"worker processes exited with {unfinished} tasks left. Run the command again."
-                ) from None
-            continue
-        if kind == _FAILED:
-            raise value
-        if kind == _DONE:
-            unfinished -= 1
-        elif kind == _FINISHED:
-            finished.add(value)
-        else:
-            receive(value)
+            message = messages.recv_bytes()
+        except (EOFError, OSError):  # all workers have exited, because one was killed
+            raise BrokenProcessPool from None
+        yield message
 
 
-def _work(make_handler: bytes, pending: Any, outcomes: Any) -> None:
-    """The main function of a worker: handles tasks until there are none."""
-    _exit_with_parent()
+# What a worker process keeps from one task to the next.
+_make_handler: bytes
+_handler: Handler | None = None
+_sender: Connection
+_lock: Any
 
-    def send(kind: int, value: Any) -> None:
-        # Pickled here: the thread of the queue would drop what cannot be pickled.
-        outcomes.put(pickle.dumps((kind, value)))
 
+def _start_worker(make_handler: bytes, sender: Connection, lock: Any, lifeline: Connection) -> None:
+    global _make_handler, _sender, _lock
+    _make_handler, _sender, _lock = make_handler, sender, lock
+    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
+
+
+def _handle(task: bytes) -> None:
+    global _handler
     try:
-        handle = pickle.loads(make_handler)()
-        while (task := pending.get()) is not None:
-            handle(pickle.loads(task), partial(send, _MESSAGE))
-            send(_DONE, None)
-        send(_FINISHED, os.getpid())
+        if _handler is None:
+            _handler = pickle.loads(_make_handler)()
+        _handler(pickle.loads(task), _send)
     except BaseException as error:
-        send(_FAILED, _portable(error))
+        raise portable(error) from None
 
 
-def _portable(error: BaseException) -> BaseException:
-    """The error, or a ``RuntimeError`` with its text if it cannot be pickled and unpickled."""
+def _send(message: Any) -> None:
+    content = pickle.dumps(message)
+    with _lock:
+        _sender.send_bytes(content)
+
+
+def portable(error: BaseException) -> Exception:
+    """The error with its traceback as a note; a ``RuntimeError`` with its text if it cannot be pickled."""
     note = "".join(["In a worker process:\n", *traceback.format_exception(error)])
     try:
         copy = pickle.loads(pickle.dumps(error))
@@ -135,13 +144,7 @@ def _portable(error: BaseException) -> BaseException:
     return copy
 
 
-def _exit_with_parent() -> None:
-    """Ends this process when its parent ends. A killed parent cannot tell its workers to stop."""
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
-
-
-def _wait_for_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()  # returns at once if the parent has already ended
+def _exit_with_parent(lifeline: Connection) -> None:
+    """Ends this process when its parent ends or gives up. A killed parent cannot tell its workers to stop."""
+    lifeline.poll(None)
     os._exit(1)

@@ -1,33 +1,24 @@
-"""Sweeps: the runs that are not in the store yet are computed, batch by batch, in several processes."""
+"""Sweeps: the runs that are not in the store yet are computed by an engine, and stored batch by batch."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from .. import problems
-from ..checkpoint import Checkpoint
-from ..errors import SweepError, UserError
+from ..errors import SweepError, UserError, unknown
 from ..experiment import Run
-from ..problems.problem import ImageProblem
-from ..processes import Send, run_tasks
-from ..provenance import provenance
+from ..processes import usable_cores
 from ..store import Store
-from .control_training import ControlTraining, is_control
-from .plan import cost, plan
-from .training import Training
+from .batch import Batch, Finished, Message, Steps
+from .engines import Engine, LocalEngine
+from .plan import plan
+from .ray_engine import RayEngine
 
+ENGINES = ("local", "ray")
 Progress = Callable[[int, int, float], None]  # called with finished runs, steps, and the cost of these steps
-
-
-def device_name(device: str) -> str:
-    """The name of the GPU, or ``"cpu"``."""
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
 
 
 def check_device(device: str) -> str:
@@ -42,6 +33,25 @@ def check_device(device: str) -> str:
     return device
 
 
+def make_engine(name: str, device: str, jobs: int, store: Path, address: str | None = None) -> Engine:
+    """The engine of that name.
+
+    Args:
+        jobs: number of processes; 0: one per core, or one on a GPU.
+        address: of a running Ray cluster; by default Ray is started for this sweep.
+    """
+    if name not in ENGINES:
+        raise unknown("engine", name, ENGINES)
+    if name == "ray":
+        return RayEngine(device, jobs, address)
+    if address is not None:
+        raise UserError(f"--address {address} is that of a Ray cluster: add --engine ray")
+    # The underscore hides the folder from tools that read a whole store.
+    checkpoints = store / "_partial"
+    processes = jobs or (usable_cores() if device == "cpu" else 1)
+    return LocalEngine(check_device(device), processes, checkpoints)
+
+
 def missing(runs: Sequence[Run], store: Store, device: str) -> list[list[Run]]:
     """The batches that remain to be computed, without the runs that are in the store."""
     have = store.ids()
@@ -49,20 +59,24 @@ def missing(runs: Sequence[Run], store: Store, device: str) -> list[list[Run]]:
     return [batch for batch in batches if batch]
 
 
-def run_batches(batches: Sequence[Sequence[Run]], store: Store, device: str, jobs: int, progress: Progress) -> None:
+def run_batches(batches: Sequence[Batch], store: Store, engine: Engine, progress: Progress) -> None:
     """Computes every batch, and adds it to the store when it is finished.
 
     Raises:
         SweepError: not all runs are in the store in the end.
     """
 
-    def receive(message: tuple[int, int, float] | str) -> None:
-        if isinstance(message, str):
-            store.warn(message)
-        else:
-            progress(*message)
+    def receive(message: Message) -> None:
+        match message:
+            case Finished(records, made):
+                store.add(records, made)
+                progress(len(records), 0, 0.0)
+            case Steps(count, cost):
+                progress(0, count, cost)
+            case str():
+                store.warn(message)
 
-    run_tasks(partial(BatchRunner, store.path, device), batches, jobs, receive)
+    engine.run(batches, receive)
     have = store.ids()
     absent = [run.id for batch in batches for run in batch if run.id not in have]
     if absent:
@@ -71,45 +85,3 @@ def run_batches(batches: Sequence[Sequence[Run]], store: Store, device: str, job
             f"{len(absent)} of {total} runs are not in the store {store.path}, for example {absent[0]}. "
             "Run the command again."
         )
-
-
-def prepare(device: str) -> dict[str, str]:
-    """Configures torch for this process, and returns the provenance of its runs.
-
-    One thread per process, so that results do not depend on the number of cores. The provenance is read at the start:
-    the checkout may change while runs are computed.
-    """
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # diverging runs are full of denormals, which are slow
-    return provenance(device_name(device))
-
-
-class BatchRunner:
-    """Computes batches of runs in one process, and adds them to the store."""
-
-    def __init__(self, store: Path, device: str) -> None:
-        self.store, self.device = store, device
-        self.made = prepare(device)
-
-    def __call__(self, batch: Sequence[Run], send: Send) -> None:
-        """Sends progress as tuples and warnings as strings."""
-        store = Store(self.store, send)
-        total = sum(cost(run) for run in batch)
-        trainer = ControlTraining(batch[0], self.device) if is_control(batch[0]) else Training(batch, self.device)
-        checkpoint = Checkpoint(_checkpoint_path(batch, store), send)
-        records = trainer.run(lambda steps: send((0, steps, total * steps / (len(batch) * batch[0].steps))), checkpoint)
-        store.add(records, self.made | {"data": _data_fingerprint(batch[0])})
-        checkpoint.remove()
-        send((len(batch), 0, 0.0))
-
-
-def _data_fingerprint(run: Run) -> str:
-    """The fingerprint of the data files of a run; empty if its problem needs none."""
-    problem = None if is_control(run) else problems.load(run.problem)
-    return problem.fingerprint() if isinstance(problem, ImageProblem) else ""
-
-
-def _checkpoint_path(batch: Sequence[Run], store: Store) -> Path:
-    """The underscore hides the directory from tools that read a whole store."""
-    ids = " ".join(sorted(run.id for run in batch))
-    return store.path / "_partial" / f"{hashlib.sha256(ids.encode()).hexdigest()[:12]}.pt"

@@ -1,0 +1,256 @@
+"""The engine on a Ray cluster: every batch is a Ray task, and its results return to this process.
+
+Tasks of lost workers and nodes are run again, on another node if there is one. Nodes need the same versions of the
+packages as this process, and the data of problems that read some, but not the store.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import UserError, WorkerError, one_line
+from ..processes import portable, usable_cores
+from ..versions import RESULTS_VERSION
+from .batch import Batch, BatchRunner, Finished, Message, Receive, Steps, checkpoint_path
+
+MAX_RETRIES = 5  # of a batch whose worker or node was lost
+TASKS_PER_SLOT = 2  # submitted at a time: one that runs, and one that follows without a pause
+MIN_TASKS = 8  # submitted at a time, however few slots there are: they make an autoscaler add nodes
+POLL_INTERVAL = 0.5  # seconds between two looks at the progress
+REPORT_INTERVAL = 1.0  # seconds between two reports of a task
+OBJECT_STORE_BYTES = 256 << 20  # of a Ray that is started here; the results of a batch are below 1 MB
+# Read when a process starts, or by the problems.
+ENVIRONMENT = ("MKL_CBWR", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "UNSTALE_DATA", "UNSTALE_SCRATCH")
+
+
+class RayEngine:
+    """Computes batches on a Ray cluster.
+
+    Args:
+        jobs: on a CPU, the largest number of tasks at a time; 0: one per core. On a GPU, the number of tasks that share
+            one; 0: one.
+        address: of a running cluster, ``"auto"`` for the one on this machine. By default Ray is started for this sweep,
+            and ends with it.
+    """
+
+    def __init__(self, device: str, jobs: int = 0, address: str | None = None) -> None:
+        if device not in ("cpu", "cuda"):
+            raise UserError(f"--device {device}: choose cpu or cuda; Ray selects the GPU of each task")
+        self.device, self.jobs, self.address = device, jobs, address
+        self._ray = _import_ray()
+
+    def run(self, batches: Sequence[Batch], receive: Receive) -> None:
+        """Computes every batch. Results are received as they arrive, in any order."""
+        with self._connection():
+            tasks = _Tasks(self._ray, self._submit_options(), self.device)
+            try:
+                self._run(list(batches), tasks, receive)
+            finally:
+                tasks.cancel()
+
+    def _run(self, batches: list[Batch], tasks: _Tasks, receive: Receive) -> None:
+        if not self._slots():
+            kind = "CPU" if self.device == "cpu" else "GPU"
+            receive(f"the Ray cluster has no {kind} yet. Batches wait until a node with one joins; Ctrl-C ends this.")
+        waiting = list(reversed(range(len(batches))))
+        while waiting or tasks.running:
+            while waiting and len(tasks.running) < self._capacity():
+                index = waiting.pop()
+                tasks.submit(index, batches[index])
+            for message in tasks.poll():
+                receive(message)
+
+    def _capacity(self) -> int:
+        """The number of tasks to submit at a time. The cluster may grow and shrink."""
+        if self.device == "cpu" and self.jobs and self.address:
+            return self.jobs
+        return max(MIN_TASKS, TASKS_PER_SLOT * self._slots())
+
+    def _slots(self) -> int:
+        """The number of tasks that the cluster can run at a time."""
+        resources = self._ray.cluster_resources()
+        return int(resources.get("CPU", 0) if self.device == "cpu" else resources.get("GPU", 0) * max(1, self.jobs))
+
+    def _submit_options(self) -> dict[str, Any]:
+        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        return dict(
+            num_cpus=1,
+            num_gpus=1 / max(1, self.jobs) if self.device == "cuda" else 0,
+            max_retries=MAX_RETRIES,
+            retry_exceptions=False,  # an error would repeat
+            runtime_env={"env_vars": environment},
+        )
+
+    @contextmanager
+    def _connection(self) -> Iterator[None]:
+        """Connects to the cluster, or starts one; nothing that was started here remains in the end."""
+        ray = self._ray
+        if ray.is_initialized():  # by an application that calls this; it stays connected
+            yield
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options: dict[str, Any] = dict(address=self.address)
+        if self.address is None:
+            cores = self.jobs if self.device == "cpu" and self.jobs else usable_cores()
+            options = dict(
+                address="local", include_dashboard=False, num_cpus=cores, object_store_memory=OBJECT_STORE_BYTES
+            )
+        try:
+            ray.init(**options, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"cannot connect to a Ray cluster at {self.address!r}: {one_line(error)}. Start one with "
+                "`ray start --head`, or omit --address. If it has a token, set RAY_AUTH_MODE=token here too."
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+class _Tasks:
+    """The batches that were submitted, and what they report."""
+
+    def __init__(self, ray: ModuleType, options: Mapping[str, Any], device: str) -> None:
+        self.running: dict[Any, tuple[int, Batch]] = {}
+        self._ray = ray
+        self._compute = ray.remote(_compute).options(**options)
+        self._device = device
+        # With this process, so that it is lost only if this process is.
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        self._inbox = ray.remote(_Inbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        self._reported: dict[int, Steps] = {}
+
+    def submit(self, index: int, batch: Batch) -> None:
+        task = self._compute.remote(index, batch, self._device, _versions(), self._inbox)
+        self.running[task] = index, batch
+
+    def poll(self) -> Iterator[Message]:
+        """Waits a moment, and returns what has arrived."""
+        done, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_INTERVAL)
+        steps, warnings = self._ray.get(self._inbox.take.remote())
+        yield from warnings
+        for index, now in steps.items():
+            yield from self._advance(index, now)
+        for task in done:
+            index, batch = self.running[task]
+            finished, whole = self._result(task, batch)
+            del self.running[task]
+            yield from self._advance(index, whole)
+            yield finished
+
+    def cancel(self) -> None:
+        """Ends the tasks that are running, and forgets those that are not."""
+        for task in self.running:
+            with suppress(Exception):  # of a connection that is lost
+                self._ray.cancel(task, force=True)
+
+    def _advance(self, index: int, now: Steps) -> Iterator[Steps]:
+        """What a batch did beyond what was reported before. A batch that starts over reports less at first."""
+        before = self._reported.get(index, Steps(0, 0.0))
+        if now.count > before.count:
+            self._reported[index] = now
+            yield Steps(now.count - before.count, now.cost - before.cost)
+
+    def _result(self, task: Any, batch: Batch) -> tuple[Finished, Steps]:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.RayTaskError as error:
+            raise error.cause from None
+        except errors.RayError as error:
+            raise WorkerError(
+                f"the batch of run {batch[0].id} was lost {MAX_RETRIES + 1} times: {one_line(error)[:300]} "
+                "Run the command again, on nodes with more memory if it repeats."
+            ) from None
+
+
+class _Inbox:
+    """An actor with the latest report of every batch, and warnings. Its size does not grow with time."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, Steps] = {}
+        self._warnings: list[str] = []
+
+    def report(self, index: int, steps: Steps) -> None:
+        self._steps[index] = steps
+
+    def warn(self, warning: str) -> None:
+        self._warnings.append(warning)
+
+    def take(self) -> tuple[dict[int, Steps], list[str]]:
+        """What arrived since the last call."""
+        taken = self._steps, self._warnings
+        self._steps, self._warnings = {}, []
+        return taken
+
+
+def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], inbox: Any) -> tuple[Finished, Steps]:
+    """The task: the results of a batch, and all its steps."""
+    try:
+        _require_versions(versions)
+        reporter = _Reporter(index, inbox)
+        BatchRunner(device, scratch_folder())(batch, reporter)
+        assert reporter.finished is not None
+        checkpoint_path(batch, scratch_folder()).unlink(missing_ok=True)
+        return reporter.finished, reporter.steps
+    except BaseException as error:
+        raise portable(error) from None
+
+
+class _Reporter:
+    """Sends the steps so far to the inbox, now and then."""
+
+    def __init__(self, index: int, inbox: Any) -> None:
+        self.finished: Finished | None = None
+        self.steps = Steps(0, 0.0)
+        self._index, self._inbox = index, inbox
+        self._sent = time.monotonic()
+
+    def __call__(self, message: Message) -> None:
+        match message:
+            case Finished():
+                self.finished = message
+            case Steps(count, cost):
+                self.steps = Steps(self.steps.count + count, self.steps.cost + cost)
+                if time.monotonic() - self._sent > REPORT_INTERVAL:
+                    self._inbox.report.remote(self._index, self.steps)
+                    self._sent = time.monotonic()
+            case str():
+                self._inbox.warn.remote(message)
+
+
+def scratch_folder() -> Path:
+    """Where a node has checkpoints of batches in progress: ``$UNSTALE_SCRATCH``, or a temporary folder."""
+    return Path(os.environ.get("UNSTALE_SCRATCH") or Path(tempfile.gettempdir()) / f"unstale-lab-{os.getuid()}")
+
+
+def _versions() -> dict[str, str]:
+    """What results depend on."""
+    return {"results": str(RESULTS_VERSION), **{name: version(name) for name in ("unstale", "unstale-lab", "torch")}}
+
+
+def _require_versions(wanted: Mapping[str, str]) -> None:
+    here = _versions()
+    different = [f"{name} {here[name]} instead of {wanted[name]}" for name in wanted if here[name] != wanted[name]]
+    if different:
+        raise UserError(f"a node of the cluster has {', '.join(different)}: install the same versions on all nodes")
+
+
+def _import_ray() -> ModuleType:
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError:
+        raise UserError('--engine ray needs Ray: pip install "unstale-lab[ray]"') from None
+    return ray

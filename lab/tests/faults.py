@@ -1,0 +1,319 @@
+"""Faults of sweeps, tried on real processes and files, and what they do to the results.
+
+Every function here makes a fault happen, continues as a user would, and compares the final results with those of a
+sweep left alone. ``tools/fault_table.py`` makes a table of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import killed_driver
+import torch
+from loopback_cluster import LoopbackCluster
+from sweep_samples import batches, finish, small_runs, table
+
+from unstale_lab import files
+from unstale_lab.checkpoint import Checkpoint
+from unstale_lab.engine import ray_engine
+from unstale_lab.engine.batch import Batch, Finished, Message, Receive, checkpoint_path
+from unstale_lab.engine.ray_engine import RayEngine
+from unstale_lab.engine.sweep import make_engine, run_batches
+from unstale_lab.errors import DataError, StoreError, WorkerError
+from unstale_lab.experiment import Run
+from unstale_lab.problems.tensor_file import TensorFile
+from unstale_lab.store import Store
+
+RUNS = small_runs()
+DAY = 24 * 60 * 60.0
+Event = Callable[[], object]
+
+
+@dataclass
+class Outcome:
+    """How often a fault was tried, and what became of the runs."""
+
+    tried: int = 0
+    lost: int = 0  # runs that are absent in the end
+    doubled: int = 0  # runs that are there more than once
+    silent: int = 0  # runs with other numbers, and damage that nobody reported
+
+    def count(self, path: Path, undisturbed: dict[str, str], reported: bool = True) -> None:
+        """Adds one try, by the store that it led to."""
+        rows, number = table(path)
+        self.tried += 1
+        self.lost += len(undisturbed.keys() - rows.keys())
+        self.doubled += number - len(rows)
+        self.silent += sum(rows[id] != undisturbed[id] for id in rows) + (not reported)
+
+
+def driver_killed(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """The driver is killed at each stage of a commit."""
+    program = [sys.executable, killed_driver.__file__, str(folder)]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    subprocess.run(program, check=True, env={**os.environ, "PYTHONPATH": path})
+    outcome = Outcome()
+    for stage in killed_driver.STAGES:
+        assert len(table(folder / stage)[0]) < len(undisturbed)  # it was in the middle
+        finish(RUNS, folder / stage)
+        outcome.count(folder / stage, undisturbed)
+    return outcome
+
+
+def two_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """Two drivers work on one store at the same time. Needs the folder of ``driver_killed``."""
+    outcome = Outcome()
+    outcome.count(folder / killed_driver.TWO_DRIVERS, undisturbed)
+    return outcome
+
+
+def worker_killed(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """A worker process of the local engine is killed when the first batch is finished."""
+    store, alive = Store(folder / "store"), []
+
+    def kill_one(finished_runs: int, steps: int, cost: float) -> None:
+        if finished_runs and not alive:
+            alive.extend(multiprocessing.active_children())
+            alive[0].kill()
+
+    try:
+        run_batches(batches(RUNS), store, make_engine("local", "cpu", 2, store.path), kill_one)
+        reported = False
+    except WorkerError:
+        reported = True
+    finish(RUNS, store.path)
+    outcome = Outcome()
+    outcome.count(store.path, undisturbed, reported)
+    return outcome
+
+
+@contextmanager
+def full_disk(stage: str) -> Iterator[None]:
+    """A disk that has no space left at that stage of a commit."""
+
+    open_file = Path.open
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open_or_fail(path: Path, mode: str = "r", *args: object, **kwargs: object) -> object:
+        return fail() if "x" in mode else open_file(path, mode, *args, **kwargs)
+
+    module, name, function = {
+        "open": (Path, "open", open_or_fail),
+        "write": (os, "fsync", fail),  # buffered writes fail at the latest then
+        "name": (os, "link", fail),
+    }[stage]
+    with patch.object(module, name, function):
+        yield
+
+
+def disk_full(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """The disk is full when a file is created, when it is written, and when it gets its name."""
+    outcome = Outcome()
+    for stage in ("open", "write", "name"):
+        path = folder / stage
+        finish(RUNS[:2], path)
+        reported = False
+        with full_disk(stage):
+            try:
+                finish(RUNS, path)
+            except StoreError as error:
+                reported = "No space left" in str(error)
+        finish(RUNS, path)
+        outcome.count(path, undisturbed, reported and not list(path.glob(".*")))
+    return outcome
+
+
+def damaged(content: bytes, number: int) -> bytes:
+    """The content, cut off (even numbers) or with one flipped bit (odd numbers), elsewhere for every number."""
+    at = random.Random(number).randrange(len(content))
+    if number % 2 == 0:
+        return content[:at]
+    return content[:at] + bytes([content[at] ^ 1 << number // 2 % 8]) + content[at + 1 :]
+
+
+def store_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 20) -> Outcome:
+    """A file of the store is cut, or one of its bits is flipped."""
+    outcome, path = Outcome(), folder / "store"
+    finish(RUNS, path)
+    for number in range(tries):
+        victim = sorted(path.glob("batch-*.parquet"))[number % 4]
+        victim.write_bytes(damaged(victim.read_bytes(), number))
+        warnings: list[str] = []
+        finish(RUNS, path, warnings.append)
+        outcome.count(path, undisturbed, any("is damaged" in warning for warning in warnings))
+    return outcome
+
+
+def checkpoint_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 20) -> Outcome:
+    """The checkpoint of a batch in progress is cut, or one of its bits is flipped."""
+    outcome, path, runs = Outcome(), folder / "store", batches(RUNS)[0]
+    engine = make_engine("local", "cpu", 1, path)
+
+    def interrupt(finished_runs: int, steps: int, cost: float) -> None:
+        if checkpoint.exists():
+            raise KeyboardInterrupt
+
+    checkpoint = checkpoint_path(runs, path / "_partial")
+    with patch("unstale_lab.checkpoint.INTERVAL", -1.0):
+        try:
+            run_batches([runs], Store(path), engine, interrupt)
+        except KeyboardInterrupt:
+            content = checkpoint.read_bytes()
+    for number in range(tries):
+        where = folder / str(number)
+        file = checkpoint_path(runs, where / "_partial")
+        file.parent.mkdir(parents=True)
+        file.write_bytes(damaged(content, number))
+        warnings: list[str] = []
+        finish(runs, where, warnings.append)
+        of_batch = {run.id: undisturbed[run.id] for run in runs}
+        outcome.count(where, of_batch, any("cannot use the checkpoint" in warning for warning in warnings))
+    assert Checkpoint(path=file).load("cpu") is None
+    torch.set_flush_denormal(False)
+    return outcome
+
+
+def recording_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 60) -> Outcome:
+    """A recording is cut, or one of its bits is flipped."""
+    outcome, file = Outcome(), TensorFile(folder / "tape.safetensors", "recording", "make it")
+    tensors = {"frames": torch.arange(200, dtype=torch.uint8), "rewards": torch.linspace(0, 1, 50)}
+    file.write(tensors, {"game": "ms_pacman", "seed": "0"})
+    content = file.path.read_bytes()
+    for number in range(tries):
+        file.path.write_bytes(damaged(content, number))
+        outcome.tried += 1
+        try:
+            file.read(["frames", "rewards"])
+            outcome.silent += 1
+        except DataError:
+            pass
+    return outcome
+
+
+def clock_jumps(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """The clock of the system jumps at every reading, by up to a year, back or forth."""
+    outcome = Outcome()
+    for seed in range(3):
+        numbers, now = random.Random(seed), time.time
+        with patch("time.time", lambda numbers=numbers, now=now: now() + numbers.uniform(-365, 365) * DAY):
+            for count in (2, 4, 8):  # three commands, one after the other
+                finish(RUNS[:count], folder / str(seed))
+        outcome.count(folder / str(seed), undisturbed)
+    return outcome
+
+
+def old_temporary_is_not_a_result(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """The clock jumps forward while another driver writes: its temporary file is removed as if it were old."""
+    outcome, link = Outcome(), os.link
+
+    def removed_first(source: Path, target: Path) -> None:
+        with patch("time.time", lambda: source.stat().st_mtime + 2 * DAY):
+            files.remove_stale_temporaries(source.parent)
+        link(source, target)
+
+    path, reported = folder / "store", False
+    with patch("os.link", removed_first):
+        try:
+            finish(RUNS, path)
+        except StoreError:
+            reported = True
+    finish(RUNS, path)
+    outcome.count(path, undisturbed, reported)
+    return outcome
+
+
+# Ray: on a cluster of two nodes.
+
+
+def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but the first worker of the second batch is killed at its first measurement."""
+
+    class Deadly(ray_engine._Reporter):
+        def __call__(self, message: Message) -> None:
+            marker = ray_engine.scratch_folder() / "killed"
+            if index == 1 and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            super().__call__(message)
+
+    ray_engine._Reporter = Deadly
+    return compute(index, batch, *rest)
+
+
+def hang_on_the_second_node(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but on any node except the head it waits until it is killed."""
+    import ray
+
+    if not ray.util.get_node_ip_address().endswith(".2"):
+        (ray_engine.scratch_folder() / "hangs").touch()
+        signal.pause()
+    return compute(index, batch, *rest)
+
+
+compute = ray_engine._compute
+
+
+def ray_sweep(
+    cluster: LoopbackCluster, path: Path, task: object = compute, fault: Event = lambda: None
+) -> list[Message]:
+    """A sweep on the cluster, with an event when the first batch is finished; all messages that were received."""
+    messages: list[Message] = []
+
+    class Recorded(RayEngine):
+        def run(self, batches: Sequence[Batch], receive: Receive) -> None:
+            def record(message: Message) -> None:
+                receive(message)
+                messages.append(message)
+                if isinstance(message, Finished) and sum(isinstance(m, Finished) for m in messages) == 1:
+                    fault()
+
+            super().run(batches, record)
+
+    scratch = path / "scratch"
+    scratch.mkdir(parents=True)
+    with patch.dict(os.environ, {"UNSTALE_SCRATCH": str(scratch)}), patch.object(ray_engine, "_compute", task):
+        run_batches(batches(RUNS), Store(path), Recorded("cpu", address=cluster.address), lambda *news: None)
+    return messages
+
+
+def ray_worker_killed(cluster: LoopbackCluster, path: Path) -> list[Message]:
+    """A Ray worker is killed in the middle of a batch."""
+    messages = ray_sweep(cluster, path, die_in_the_middle, lambda: None)
+    assert (path / "scratch" / "killed").exists()
+    return messages
+
+
+def ray_node_killed(cluster: LoopbackCluster, path: Path) -> list[Message]:
+    """A whole node is killed while it computes a batch."""
+
+    def kill() -> None:
+        while not (path / "scratch" / "hangs").exists():
+            time.sleep(0.01)
+        cluster.kill(len(cluster.nodes) - 1)
+
+    return ray_sweep(cluster, path, hang_on_the_second_node, kill)
+
+
+def running_tasks(cluster: LoopbackCluster) -> list[int]:
+    """The processes of the cluster that compute a batch now."""
+    found = []
+    for process in (process for node in range(len(cluster.nodes)) for process in cluster.processes(node)):
+        with suppress(OSError):
+            if "ray::_compute" in Path(f"/proc/{process}/cmdline").read_text(errors="replace"):
+                found.append(process)
+    return found

@@ -1,0 +1,114 @@
+"""Sweeps on Ray: a cluster of two nodes on this machine, whose processes are killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+
+import faults
+import pytest
+from faults import Outcome
+from loopback_cluster import SETTINGS, LoopbackCluster
+from sweep_samples import batches, finish, small_runs, table
+
+from unstale_lab.engine import ray_engine
+from unstale_lab.engine.batch import Finished, Steps
+from unstale_lab.engine.plan import cost
+from unstale_lab.engine.ray_engine import RayEngine
+from unstale_lab.errors import UserError
+
+# Not imported here: Ray reads its settings when it is imported.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra `ray` of unstale-lab")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # Each process of pytest-xdist has its own network.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
+        with LoopbackCluster(network=f"127.0.{worker}") as started:
+            yield started
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("undisturbed")
+    finish(faults.RUNS, path)
+    return table(path)[0]
+
+
+def assert_harmless(messages, store, undisturbed):
+    """Every batch was received once, all progress was counted once, and results equal those of the local engine."""
+    outcome = Outcome()
+    outcome.count(store, undisturbed)
+    assert outcome == Outcome(tried=1)
+    assert sum(isinstance(message, Finished) for message in messages) == len(batches(faults.RUNS))
+    steps = [message for message in messages if isinstance(message, Steps)]
+    assert sum(step.count for step in steps) == sum(run.steps for run in faults.RUNS)
+    assert sum(step.cost for step in steps) == pytest.approx(sum(map(cost, faults.RUNS)))
+
+
+def test_ray_stores_what_the_local_engine_does(cluster, tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(ray_engine, "MIN_TASKS", 0)
+    submitted, most = ray_engine._Tasks.submit, []
+
+    def submit(tasks, index, batch):
+        submitted(tasks, index, batch)
+        most.append(len(tasks.running))
+
+    monkeypatch.setattr(ray_engine._Tasks, "submit", submit)
+    monkeypatch.setattr(ray_engine, "TASKS_PER_SLOT", 1)
+    messages = faults.ray_sweep(cluster, tmp_path)
+    assert_harmless(messages, tmp_path, undisturbed)
+    assert max(most) == 2  # one for each of the two slots, and no more at a time
+
+
+def test_an_error_is_not_retried_and_keeps_its_type(cluster):
+    wrong = [replace(faults.RUNS[0], problem="no such problem")]
+    with pytest.raises(UserError, match="no such problem") as caught:
+        RayEngine("cpu", address=cluster.address).run([wrong], lambda message: None)
+    assert "In a worker process" in caught.value.__notes__[0]
+
+
+def test_a_node_with_other_versions_is_refused(cluster, monkeypatch):
+    monkeypatch.setattr(ray_engine, "_versions", lambda: {"torch": "1.0"})
+    with pytest.raises(UserError, match=r"a node of the cluster has torch 2\S* instead of 1\.0: install the same"):
+        RayEngine("cpu", address=cluster.address).run([faults.RUNS[:1]], lambda message: None)
+
+
+def test_an_interrupted_sweep_ends_its_tasks(cluster):
+    quick, long = faults.RUNS[:1], [[run] for run in small_runs(steps=100_000_000)]  # hours each
+
+    def interrupt(message):
+        if isinstance(message, Finished):
+            while not faults.running_tasks(cluster):
+                time.sleep(0.05)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RayEngine("cpu", address=cluster.address).run([quick, *long], interrupt)
+    while faults.running_tasks(cluster):  # they end, without a deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_worker_and_then_a_killed_node(cluster, tmp_path, undisturbed):
+    messages = faults.ray_worker_killed(cluster, tmp_path / "worker")
+    assert_harmless(messages, tmp_path / "worker", undisturbed)
+    messages = faults.ray_node_killed(cluster, tmp_path / "node")
+    assert_harmless(messages, tmp_path / "node", undisturbed)
+
+
+def test_ray_that_is_not_installed_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r'^--engine ray needs Ray: pip install "unstale-lab\[ray\]"$'):
+        RayEngine("cpu")
+
+
+def test_ray_selects_the_gpu():
+    with pytest.raises(UserError, match="--device cuda:1: choose cpu or cuda; Ray selects the GPU"):
+        RayEngine("cuda:1")
