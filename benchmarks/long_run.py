@@ -354,7 +354,7 @@ def page(results: dict[str, Any]) -> str:
         "# Long runs",
         "",
         "Does anything change over many steps that should not? One network of 21 parameters, `CorrectedSGD` at a "
-        f"constant learning rate, β = {BETA}, batches of {BATCH}, float32, {results['steps']:,} steps of each.",
+        f"constant learning rate, β = {BETA}, batches of {BATCH}, float32.",
         "",
         f"`{results['command']}`, {machine['date']}, {machine.get('gpu', machine['cpu'])}, torch {machine['torch']}, "
         "one thread per run.",
@@ -399,7 +399,7 @@ def main() -> None:
     device = arguments.device
     out = arguments.out or RESULTS / f"long_run{'' if device == 'cpu' else '-cuda'}.json"
     before = json.loads(out.read_text("utf-8")) if out.exists() else dict(runs=[], distance=None)
-    runs: dict[str, Any] = {each["correction"]: each for each in before["runs"] if each["steps"] == arguments.steps}
+    runs: dict[str, Any] = {each["correction"]: each for each in before["runs"]}
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, name, arguments.steps, device) for name in arguments.only]):
             found = done.result()
