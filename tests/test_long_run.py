@@ -49,18 +49,13 @@ def test_a_slot_that_is_overwritten_too_early_is_noticed(long_run, monkeypatch):
 
 
 def test_a_survivor_that_counts_too_little_is_noticed(long_run, monkeypatch):
-    monkeypatch.setattr(
-        reservoir.Reservoir, "_make_room", lambda self, memory: make_room(self, memory, memory["weight"].clone())
-    )
-    original = reservoir.ReservoirPlan
+    make_room = reservoir.Reservoir._make_room
 
-    def make_room(self, memory, before):
-        freed = room(self, memory)
-        memory["weight"].copy_(before)  # what was scaled is undone
+    def without_scaling(self, memory):
+        before = memory["weight"].clone()
+        freed = make_room(self, memory)
+        memory["weight"].copy_(before)
         return freed
 
-    assert original is reservoir.ReservoirPlan
+    monkeypatch.setattr(reservoir.Reservoir, "_make_room", without_scaling)
     assert long_run.run("reservoir", 150)["errors"]["weight"] > 1e-2
-
-
-room = reservoir.Reservoir._make_room

@@ -85,6 +85,8 @@ class BackwardCall(NamedTuple):
             raise TypeError(f"weight must be a number or a tensor of real numbers, not {_type_of(self.weight)}.")
         if isinstance(self.weight, int) and not is_finite(int(self.weight)):
             raise ValueError("weight is a number that is too large for floating point.")
+        if not isinstance(self.weight, Tensor):
+            self = self._replace(weight=float(self.weight))
         if isinstance(self.loss, losses.RowLoss):
             return self._evaluate_rows(self.loss, *check_rows(prediction, target, self.loss.same_length))
         prediction, target = check_batch(prediction, target)

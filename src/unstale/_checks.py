@@ -35,9 +35,9 @@ def as_float(name: str, value: Any) -> float:
         raise ValueError(f"{name} is too large for floating point.") from None
 
 
-def is_count(value: Any, least: int = 1) -> bool:
-    """Whether ``value`` is a whole number of at least ``least``; 3.0 is one."""
-    return not isinstance(value, Tensor) and is_finite(value) and value == value // 1 and value >= least
+def is_count(value: Any, least: int = 1, most: float = math.inf) -> bool:
+    """Whether ``value`` is a whole number from ``least`` to ``most``; 3.0 is one."""
+    return not isinstance(value, Tensor) and is_finite(value) and value == value // 1 and least <= value <= most
 
 
 def is_real(tensor: Tensor) -> bool:
@@ -60,11 +60,12 @@ def check_floating(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be floating point, not {value.dtype}. Use {name}.float().")
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Raise unless ``value`` is a positive finite number."""
+def check_positive(name: str, value: Any) -> float:
+    """A positive finite number as a float; or an error."""
     if not is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r}.")
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}.")
     if not is_finite(value):
         raise ValueError(f"{name} must be finite, got {value}.")
+    return float(value)

@@ -153,7 +153,7 @@ class DriftMonitor:
     def __init__(self, optimizer: CorrectedOptimizer, horizon: int | None = None, every: int = 1) -> None:
         _check_optimizer(optimizer)
         for name, value in (("horizon", 1 if horizon is None else horizon), ("every", every)):
-            if not isinstance(value, int) or not is_count(value):
+            if not isinstance(value, int) or not is_count(value, most=1 << 40):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
         self._optimizer = optimizer
         self._every = every

@@ -70,7 +70,7 @@ def hl_gauss(value: Tensor, edges: Tensor, sigma: float) -> Tensor:
     check_tensor("edges", edges)
     if edges.ndim != 1 or len(edges) < 2 or not is_real(edges) or not bool((edges.diff() > 0).all()):
         raise ValueError("edges must be at least two ascending numbers, of shape [k + 1].")
-    check_positive("sigma", sigma)
+    sigma = check_positive("sigma", sigma)
     precision = torch.promote_types(value.dtype, torch.float32)  # differences of bins vanish in half precision
     edges = edges.detach().to(value.device, precision)
     least, most = torch.finfo(precision).tiny, MAX_WIDTHS * float(edges[-1] - edges[0])
@@ -80,7 +80,7 @@ def hl_gauss(value: Tensor, edges: Tensor, sigma: float) -> Tensor:
             f"{precision}, got sigma={sigma:g} and edges from {float(edges[0]):g} to {float(edges[-1]):g}."
         )
     centre = value.to(precision).clamp(float(edges[0]), float(edges[-1])).unsqueeze(-1)
-    below = torch.erf((edges - centre) / (float(sigma) * math.sqrt(2)))
+    below = torch.erf((edges - centre) / (sigma * math.sqrt(2)))
     return ((below[:, 1:] - below[:, :-1]) / (below[:, -1:] - below[:, :1])).to(value.dtype)
 
 

@@ -50,7 +50,7 @@ def huber(residual: Tensor, delta: float = 1.0) -> Derivatives:
     Where it is linear, the slope is constant and does not become stale.
     """
     check_floating("residual", residual)
-    check_positive("delta", delta)
+    delta = check_positive("delta", delta)
     inside = residual.abs() <= delta
     value = torch.where(inside, residual.square() / 2, delta * (residual.abs() - delta / 2))
     return Derivatives(value, residual.clamp(-delta, delta), inside.to(residual.dtype))
@@ -61,7 +61,7 @@ def smooth_l1(residual: Tensor, beta: float = 1.0) -> Derivatives:
 
     With ``beta=1`` it is :func:`huber`; in general it is ``huber(residual, delta=beta) / beta``.
     """
-    check_positive("beta", beta)
+    beta = check_positive("beta", beta)
     return Derivatives(*(part / beta for part in huber(residual, beta)))
 
 
@@ -105,8 +105,7 @@ def clipped_value(old_value: Tensor, clip: float) -> ClippedValue:
     tensor([-0.9000,  0.0000])
     """
     check_floating("old_value", old_value)
-    check_positive("clip", clip)
-    return ClippedValue(old_value.detach(), float(clip))
+    return ClippedValue(old_value.detach(), check_positive("clip", clip))
 
 
 def negative_log_likelihood(log_prob: Tensor) -> Derivatives:
@@ -171,7 +170,7 @@ def quantile_huber(levels: Tensor | None = None, kappa: float = 1.0) -> RowLoss:
         levels: ``τ``, of shape ``[k]``, or that of the prediction (IQN); ``(a + ½) / k`` by default.
         kappa: ``κ``, above 0.
     """
-    check_positive("kappa", kappa)
+    kappa = check_positive("kappa", kappa)
     if levels is not None:
         check_floating("levels", levels)
         if not bool(((levels >= 0) & (levels <= 1)).all()):

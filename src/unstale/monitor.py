@@ -93,7 +93,7 @@ class Monitor:
     def __init__(self, model: nn.Module, optimizer: Optimizer, horizon: int | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch module, not {type(model).__name__}.")
-        if horizon is not None and (not isinstance(horizon, int) or not is_count(horizon)):
+        if horizon is not None and (not isinstance(horizon, int) or not is_count(horizon, most=1 << 40)):
             raise ValueError(f"horizon must be a whole number of at least 1, got {horizon!r}.")
         self._optimizer = optimizer
         self._momentum = TorchMomentum(model, optimizer)
@@ -299,7 +299,7 @@ class Monitor:
         NaN if no batch came as a function. Call it between steps.
         """
         for name, value in (("steps", steps), ("rounds", rounds)):
-            if not isinstance(value, int) or not is_count(value):
+            if not isinstance(value, int) or not is_count(value, most=1 << 40):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
         calls = [batch.call for step in self._steps for batch in step if batch.call.function is not None]
         if calls:

@@ -186,6 +186,7 @@ def td_lambda(
     """
     _check_discount(gamma, terminated)
     _check_unit("lam", lam)
+    lam = float(lam)
     flags = dict(terminated=terminated, truncated=truncated)
     _check_trajectory(rewards, next_values=next_values, **flags, **_discounts(gamma))
     next_values = _floating("next_values", next_values, rewards, gamma)

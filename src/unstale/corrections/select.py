@@ -98,7 +98,7 @@ def paper_horizon(beta: float) -> int:
     """
     if not is_finite(beta) or not 0 <= beta < 1:
         raise ValueError(f"beta must be in [0, 1), got {beta!r}.")
-    return max(1, round(2 / (1 - beta)))
+    return max(1, round(2 / (1 - float(beta))))
 
 
 def extra_work(budget: float, sizes: Sizes) -> float:
