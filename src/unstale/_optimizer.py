@@ -646,6 +646,7 @@ class CorrectedOptimizer(Optimizer):
         self.ready_groups()
         prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
         super().load_state_dict({**prepared})
+        self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
         if is_forgetful:
             warnings.warn(
