@@ -19,7 +19,7 @@ run: $(READY)  ## compare corrected momentum and Adam with plain ones, in small 
 	$(BIN)/unstale-lab report
 
 test: lint  ## lint, check types, run all tests and doctests
-	$(BIN)/pytest -n 2 -q
+	$(BIN)/pytest -n 2 --dist loadgroup -q
 
 docs: $(READY)  ## build the documentation site in build/docs, warnings as errors
 	$(BIN)/python tools/make_notebook.py --check

@@ -332,6 +332,15 @@ def test_following_silences_the_warning_that_names_it():
     optimizer.backward(*TargetStream().batch(model, target)())  # warnings are errors here
 
 
+def test_a_target_need_not_depend_on_all_that_is_followed():
+    """REDQ draws two of its target critics for every batch; the actions come from a third network."""
+    (model, target), (other, actor) = pairs(mlp)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    optimizer.follow([target, other])
+    prediction, target_value = TargetStream().batch(model, target)()
+    optimizer.backward(prediction, target_value + 0 * sum(p.sum() for p in actor.parameters()))
+
+
 def test_a_followed_network_without_a_graph_warns():
     (model, target), _ = pairs(mlp)
     optimizer = unstale.CorrectedSGD(model, lr=0.1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import re
 
+import numpy
 import pytest
 import torch
 from problems import mlp
@@ -127,6 +128,12 @@ def test_rebound_globals(setup, function, change, name):
         ("s = torch.ones(2)", "lambda: make(s)", "pass"),
         ("s = torch.ones(2)", "lambda s=s: make(s)", "s = torch.zeros(2)"),
         ("gamma = 0.5 + 0.25", "lambda: gamma", "gamma = sum([0.25, 0.5])"),
+        ("gamma = numpy.float32(0.5)", "lambda: gamma", "gamma = numpy.float32(0.5)"),
+        ("gamma = float('nan')", "lambda: gamma", "gamma = float('nan')"),
+        ("device = torch.ones(1).device", "lambda: device", "device = torch.ones(1).device"),
+        ("shape = (torch.ones(2).shape, 3)", "lambda: shape", "shape = (torch.ones(2).shape, 3)"),
+        # What a function assigns to itself is no data.
+        ("calls = 0\ndef count():\n    global calls\n    calls += 1", "count", "calls = 7"),
         # A network may be exchanged, and an attribute is not the variable of its name.
         ("network = torch.nn.Linear(2, 1)", "lambda: network", "network = torch.nn.Linear(2, 1)"),
         ("mH = torch.ones(1, 1)", "lambda x=mH: x.mH", "mH = torch.zeros(1, 1)"),
@@ -135,7 +142,19 @@ def test_rebound_globals(setup, function, change, name):
     ],
 )
 def test_what_may_change(setup, function, change):
-    exec(SCRIPT.format(setup=setup, function=function, change=change), {"bound": bound})
+    exec(SCRIPT.format(setup=setup, function=function, change=change), {"bound": bound, "numpy": numpy})
+
+
+def test_a_function_may_count_its_calls():
+    calls = 0
+
+    def count():
+        nonlocal calls
+        calls += 1
+        return calls
+
+    again = bound(count)
+    assert [again(), again()] == [1, 2]
 
 
 def test_the_first_call_finds_variables_that_are_not_assigned_yet():

@@ -1,4 +1,4 @@
-"""What docs/precision.md says of lower precision. Bounds are about four times what the page reports."""
+"""What docs/precision.md says of lower precision. Bounds are 4 to 60 times what the page reports."""
 
 import importlib.util
 from pathlib import Path

@@ -325,6 +325,8 @@ ACTION = torch.zeros(3, dtype=torch.long)
          lambda: targets.expected_sarsa(M, A, A, 0.9, M)),
         (ValueError, r"terminated must hold zeros and ones; gamma and terminated look swapped",
          lambda: targets.sarsa(M, A, ACTION, torch.full((3,), 0.9), M)),
+        (ValueError, r"terminated must hold zeros and ones, or probabilities", lambda: targets.td(M, M, M + 2, 0.9)),
+        (ValueError, r"next_action must be from 0 to 1", lambda: targets.sarsa(M, A, ACTION + 7, M, 0.9)),
         (TypeError, r"gamma .*look swapped", lambda: targets.n_step(M, M, 0.9, M, M.long(), 2)),
         (TypeError, r"gamma .*look swapped", lambda: targets.td_lambda(M, M, M, 0.9, M.bool(), 0.5)),
         (ValueError, r"next_q must .*axis of actions", lambda: targets.q_learning(M, M, M, 0.9)),
@@ -349,3 +351,20 @@ ACTION = torch.zeros(3, dtype=torch.long)
 def test_errors_name_the_argument_and_the_fix(error: type[Exception], message: str, call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_probabilities_of_termination_scale_the_bootstrap() -> None:
+    target = targets.td(torch.ones(2), torch.full((2,), 8.0), torch.tensor([0.25, 1.0]), gamma=0.5)
+    torch.testing.assert_close(target, torch.tensor([4.0, 1.0]))
+
+
+def test_targets_can_be_batched_and_compiled() -> None:
+    """Checks of values are left out where values cannot be read."""
+    q, action, flags = torch.rand(4, 3, 2), torch.zeros(4, 3, dtype=torch.long), torch.zeros(4, 3)
+    expected = torch.stack([targets.sarsa(torch.ones(3), *each, 0.9) for each in zip(q, action, flags, strict=True)])
+    batched = torch.vmap(lambda *each: targets.sarsa(torch.ones(3), *each, 0.9))(q, action, flags)
+    torch.testing.assert_close(batched, expected)
+    compiled = torch.compile(targets.td, fullgraph=True, backend="eager")
+    reward, value = torch.rand(3), torch.rand(3)
+    torch.testing.assert_close(compiled(reward, value, flags[0], 0.9), targets.td(reward, value, flags[0], 0.9))
+    assert targets.td(*[torch.zeros(3, device="meta")] * 3, 0.9).shape == (3,)

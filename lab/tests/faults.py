@@ -239,16 +239,21 @@ def old_temporary_is_not_a_result(folder: Path, undisturbed: dict[str, str]) -> 
 
 # Ray: on a cluster of two nodes.
 
+FATAL_SIGNALS = {1: signal.SIGKILL, 2: signal.SIGTERM}  # by the index of the batch
+
 
 def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
-    """The task of the Ray engine, but the first worker of the second batch is killed at its first measurement."""
+    """The task of the Ray engine, but the first workers of two batches end at their first measurement.
+
+    One is killed, the other is told to stop, as by ``ray stop`` on its node.
+    """
 
     class Deadly(ray_engine._Reporter):
         def __call__(self, message: Message) -> None:
-            marker = ray_engine.scratch_folder() / "killed"
-            if index == 1 and not marker.exists():
+            marker = ray_engine.scratch_folder() / f"killed-{index}"
+            if index in FATAL_SIGNALS and not marker.exists():
                 marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), FATAL_SIGNALS[index])
             super().__call__(message)
 
     ray_engine._Reporter = Deadly
@@ -256,12 +261,18 @@ def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
 
 
 def hang_on_the_second_node(index: int, batch: Sequence[Run], *rest: Any) -> object:
-    """The task of the Ray engine, but on any node except the head it waits until it is killed."""
+    """The task of the Ray engine, but on any node except the head it waits until it is killed.
+
+    The head leaves batches to the other node until that has one.
+    """
     import ray
 
+    hangs = ray_engine.scratch_folder() / "hangs"
     if not ray.util.get_node_ip_address().endswith(".2"):
-        (ray_engine.scratch_folder() / "hangs").touch()
+        hangs.touch()
         signal.pause()
+    while index and not hangs.exists():
+        time.sleep(0.01)
     return compute(index, batch, *rest)
 
 
@@ -292,9 +303,9 @@ def ray_sweep(
 
 
 def ray_worker_killed(cluster: LoopbackCluster, path: Path) -> list[Message]:
-    """A Ray worker is killed in the middle of a batch."""
+    """A Ray worker is killed in the middle of a batch, and another is told to stop."""
     messages = ray_sweep(cluster, path, die_in_the_middle, lambda: None)
-    assert (path / "scratch" / "killed").exists()
+    assert all((path / "scratch" / f"killed-{index}").exists() for index in FATAL_SIGNALS)
     return messages
 
 

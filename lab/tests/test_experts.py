@@ -24,7 +24,7 @@ TASK = TASKS["cartpole"]
 
 def about(path) -> dict[str, str]:
     with safe_open(path, "pt") as file:
-        return file.metadata()
+        return {name: value for name, value in file.metadata().items() if "sha256" not in name}
 
 
 def tensors(hidden: int = 3) -> dict[str, torch.Tensor]:

@@ -374,7 +374,7 @@ def test_an_expert_is_trained_scored_kept_and_plays_on_as_it_did(tmp_path):
     assert about["steps"] == "2560" and json.loads(about["settings"])["rollout"] == 64
     assert [file.name for file in tmp_path.iterdir()] == [path.name]  # and no checkpoint
     with safe_open(path, "pt") as file:
-        assert file.metadata() == {**about, "game": "ms_pacman"}
+        assert file.metadata().items() >= {**about, "game": "ms_pacman"}.items()
         curve = file.get_tensor("curve")
     assert curve.tolist() == [list(row[:3]) for row in seen if not math.isnan(row.score)]
     assert curve[-1, 0] == 2560 and 60 <= curve[-1, 2] <= 2000

@@ -21,7 +21,10 @@ from unstale_lab.engine.ray_engine import RayEngine
 from unstale_lab.errors import UserError
 
 # Not imported here: Ray reads its settings when it is imported.
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra `ray` of unstale-lab")
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra `ray` of unstale-lab"),
+    pytest.mark.xdist_group("ray"),  # one cluster, in one process of pytest-xdist
+]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +84,9 @@ def test_a_node_with_other_versions_is_refused(cluster, monkeypatch):
         RayEngine("cpu", address=cluster.address).run([faults.RUNS[:1]], lambda message: None)
 
 
-def test_an_interrupted_sweep_ends_its_tasks(cluster):
+def test_an_interrupted_sweep_ends_its_tasks_in_an_application_that_stays_connected(cluster):
+    import ray
+
     quick, long = faults.RUNS[:1], [[run] for run in small_runs(steps=100_000_000)]  # hours each
 
     def interrupt(message):
@@ -90,10 +95,14 @@ def test_an_interrupted_sweep_ends_its_tasks(cluster):
                 time.sleep(0.05)
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        RayEngine("cpu", address=cluster.address).run([quick, *long], interrupt)
-    while faults.running_tasks(cluster):  # they end, without a deadline
-        time.sleep(0.05)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            RayEngine("cpu", address=cluster.address).run([quick, *long], interrupt)
+        while faults.running_tasks(cluster):  # they end, without a deadline
+            time.sleep(0.05)
+    finally:
+        ray.shutdown()
 
 
 def test_a_killed_worker_and_then_a_killed_node(cluster, tmp_path, undisturbed):

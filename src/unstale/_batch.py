@@ -332,8 +332,8 @@ def warn_unfollowed_target(owner: str = "optimizer") -> None:
 def warn_replaced_target(owner: str = "optimizer") -> None:
     """Warn about a target of a network that has taken the place of a followed one."""
     warnings.warn(
-        f"target depends on parameters that are neither this {owner}'s nor followed, and not on all that are followed: "
-        "it looks as if the followed network was replaced, such as by target_network = copy.deepcopy(network). "
+        f"target depends on parameters that are neither this {owner}'s nor followed, and on none that are followed: it "
+        "looks as if the followed network was replaced, such as by target_network = copy.deepcopy(network). "
         f"Changes of the new network are not {VERBS[owner]}. Keep the followed network and load the values into it, "
         "target_network.load_state_dict(network.state_dict()); or call "
         f"{owner}.follow(target_network) again after every replacement.",

@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is one real number, possibly infinite or NaN: of Python, of numpy, or a tensor ``[]``."""
+    """Whether ``value`` is one real number, possibly infinite or NaN: of Python, of numpy, or a tensor of one entry."""
     if isinstance(value, Tensor):
-        return value.ndim == 0 and is_real(value)
+        return value.numel() == 1 and is_real(value)
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -38,6 +38,13 @@ def as_float(name: str, value: Any) -> float:
 def is_count(value: Any, least: int = 1, most: float = math.inf) -> bool:
     """Whether ``value`` is a whole number from ``least`` to ``most``; 3.0 is one."""
     return not isinstance(value, Tensor) and is_finite(value) and value == value // 1 and least <= value <= most
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether a check may look at the values: not on a GPU, which would have to be waited for, nor while tracing."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided
 
 
 def is_real(tensor: Tensor) -> bool:

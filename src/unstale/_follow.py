@@ -87,7 +87,8 @@ def target_warning(
         corrected: those of them whose changes are seen.
         followed: the parameters of target networks, whose changes are seen too.
     """
-    if not all(id(p) in leaves for p in followed) and leaves - {id(p) for p in (*own, *followed)}:
+    # A target need not depend on all that is followed: REDQ draws two of its target critics.
+    if followed and not any(id(p) in leaves for p in followed) and leaves - {id(p) for p in own}:
         return warn_replaced_target
     return None if any(id(p) in leaves for p in (*corrected, *followed)) else warn_unfollowed_target
 

@@ -10,19 +10,22 @@ import dis
 import functools
 import types
 from collections.abc import Callable, Iterator
+from numbers import Number
 from typing import Any, TypeVar
 
 import torch
 
 _Result = TypeVar("_Result")
-_NUMBERS = (int, float, complex, str, bytes)
+# Compared by value. Numbers of numpy are registered as such.
+_PLAIN = (Number, str, bytes, torch.device, torch.dtype, type(None))
 
 
 def bound(function: Callable[[], _Result]) -> Callable[[], _Result]:
     """The function, which raises instead if a variable that it reads holds another object than now.
 
-    Functions, classes and modules are left out: a network may be exchanged. Numbers are compared by value. Data that is
-    overwritten in place, or behind attributes, is not noticed; neither is anything in a compiled ``step``.
+    Functions, classes and modules are left out (a network may be exchanged), and so is what the function assigns to
+    itself (a counter). Numbers, devices, dtypes and shapes are compared by value. Not noticed: data that is overwritten
+    in place, or read through attributes or other functions, and anything in a compiled ``step``.
 
     >>> state = 1.0
     >>> late, early = bound(lambda: 2 * state), bound(lambda state=state: 2 * state)
@@ -58,7 +61,11 @@ def _message(names: list[str]) -> str:
 
 
 def _is_same(before: Any, now: Any) -> bool:
-    return before is now or (isinstance(before, _NUMBERS) and isinstance(now, _NUMBERS) and before == now)
+    return before is now or (_is_plain(before) and _is_plain(now) and (before == now or before != before))
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
 
 
 def _data(function: Any) -> Iterator[tuple[str, Any]]:
@@ -76,21 +83,28 @@ def _variables(function: Any) -> Iterator[tuple[str, Any]]:
         function = function.func if isinstance(function, functools.partial) else function.__func__
     if not isinstance(function, types.FunctionType):
         return
+    read, assigned = _names(function.__code__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name in assigned:
+            continue
         try:
             yield name, cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    for name in _globals_read(function.__code__):
+    for name in read - assigned:
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
 
 @functools.lru_cache(maxsize=1024)
-def _globals_read(code: types.CodeType) -> tuple[str, ...]:
-    """The names of the global variables that code reads, functions and comprehensions in it included."""
-    found = {str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The global variables that code reads, and the outer variables that it assigns to, functions in it included."""
+    steps = [(step.opname, str(step.argval)) for step in dis.get_instructions(code)]
+    read = {name for kind, name in steps if kind in ("LOAD_GLOBAL", "LOAD_NAME")}
+    assigned = {name for kind, name in steps if kind in ("STORE_GLOBAL", "STORE_DEREF")}
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            found.update(_globals_read(part))
-    return tuple(sorted(found))
+            inner_read, inner_assigned = _names(part)
+            read |= inner_read
+            assigned |= inner_assigned
+    return frozenset(read), frozenset(assigned)

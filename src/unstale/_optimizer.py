@@ -447,11 +447,11 @@ class CorrectedOptimizer(Optimizer):
         several samples. This method makes it explicit.
 
         Args:
-            factor: a finite number, or a tensor ``[]`` (which is not read, so that training does not wait for it).
+            factor: a finite number, or a tensor of one (which is not read, so that training does not wait for it).
         """
         if not is_number(factor) or (not isinstance(factor, Tensor) and not is_finite(factor)):
             raise ValueError(f"factor must be one finite number, got {factor!r}.")
-        self._scale_grad(factor if isinstance(factor, Tensor) else float(factor))
+        self._scale_grad(factor.reshape(()) if isinstance(factor, Tensor) else float(factor))
 
     def _scale_grad(self, factor: float | Tensor) -> None:
         for group in self._groups:
@@ -464,23 +464,24 @@ class CorrectedOptimizer(Optimizer):
             group.record_scaling(factor)
 
     @torch.no_grad()
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
         """:func:`torch.nn.utils.clip_grad_norm_` over all parameters, with the pending batches scaled alike.
 
         Args:
             max_norm: the largest norm, at least 0; infinity only measures.
-            norm_type: ``p`` of the p-norm, above 0; infinity for the largest entry.
+            norm_type: ``p`` of the p-norm, above 0; infinity, or ``"inf"`` as torch has it, for the largest entry.
 
         Returns:
             The norm of all gradients before clipping.
         """
         if not is_number(max_norm) or not max_norm >= 0:
             raise ValueError(f"max_norm must be a number of at least 0, got {max_norm!r}.")
-        if not is_number(norm_type) or not norm_type > 0:
+        order = math.inf if norm_type == "inf" else norm_type
+        if isinstance(order, str) or not is_number(order) or not order > 0:
             raise ValueError(f"norm_type must be a number above 0, or infinity, got {norm_type!r}.")
         gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", norm_type))
+        norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", order))
         self._scale_grad(float((as_float("max_norm", max_norm) / (norm + 1e-6)).clamp(max=1.0)))
         return norm
 
@@ -645,6 +646,7 @@ class CorrectedOptimizer(Optimizer):
         self.ready_groups()
         prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
         super().load_state_dict({**prepared})
+        self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
         if is_forgetful:
             warnings.warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, TypedDict
 
 import torch
@@ -126,7 +127,7 @@ def check(group: dict[str, Any]) -> None:
     # A generator would be used up here, and a set has no order to compare ranks by.
     refresh = group["refresh"]
     is_list = isinstance(refresh, Sequence) and len(refresh) <= MAX_REFRESH
-    if not is_list or not all(map(is_count, refresh)):
+    if not is_list or not all(isinstance(age, Integral) and is_count(age) for age in refresh):
         raise ValueError(
             f"refresh must list ages in steps of at least 1, got {group['refresh']!r}. Give a tuple such as (1, 2, 4)."
         )

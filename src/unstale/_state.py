@@ -134,8 +134,11 @@ def checked_settings(saved: Any, own: Sequence[dict[str, Any]], option_names: Se
         check_entries(where, theirs, needed, list(theirs) if isinstance(theirs, dict) else ())
         if not isinstance(theirs["params"], list) or len(theirs["params"]) != len(ours["params"]):
             refuse(f"{where} does not have {len(ours['params'])} parameters")
+        if not is_finite(theirs.get("lr", 0.0)):
+            refuse(f"lr of {where} is {theirs['lr']!r}")
         try:
-            _options.check(theirs)
+            # Not the learning rate: a schedule may end slightly below 0, which the constructor refuses.
+            _options.check({**theirs, **{name: ours[name] for name in ("lr",) if name in ours}})
         except (ValueError, TypeError) as error:
             refuse(f"{where} has an invalid option: {str(error).rstrip('.')}")
         if theirs["on_nonfinite"] != saved[0]["on_nonfinite"]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -125,7 +125,8 @@ class Monitor:
         Args:
             network: a module, a list of modules, or parameters. Parameters of the model among them are left out.
         """
-        network = network if isinstance(network, nn.Module | Tensor | str) else list(network)
+        if isinstance(network, Iterator):
+            network = list(network)
         new = followable(expanded(network), self._params.parameters)
         if self._pending:
             raise RuntimeError("follow() comes before the first observe() of a step: its batches are pending.")

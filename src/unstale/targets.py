@@ -5,7 +5,8 @@ Nothing is detached, so that the correction can use the gradients of the target.
 
 ``terminated`` and ``truncated`` are kept apart, as in Gymnasium. The last step of a terminated episode does not
 bootstrap; that of a truncated episode does. A step that is both counts as terminated. Both can be bool tensors, or
-tensors of zeros and ones.
+tensors of zeros and ones. Values out of range are refused on a CPU; on a GPU, in ``vmap`` and in compiled functions
+they are not looked at, because that would wait for the device or is not possible.
 
 The discount ``gamma`` is a number, or a floating-point tensor of the shape of the rewards with one discount per
 transition, each in [0, 1]: the discount of what follows that transition.
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._checks import check_tensor, is_count, is_number, is_real
+from ._checks import check_tensor, is_count, is_number, is_readable, is_real
 
 
 def td(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
@@ -61,13 +62,14 @@ def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tenso
     if next_action.is_floating_point() or not is_real(next_action):
         raise TypeError(f"next_action must hold whole numbers, not {next_action.dtype}. Use .long().")
     action, actions = next_action.long(), next_q.shape[-1]
-    valid = action.clamp(0, actions - 1)
-    if not bool(((action == valid) | (terminated != 0)).all()):
+    # After a termination any action will do. Elsewhere one that does not exist is an error, here or in gather.
+    action = torch.where(terminated != 0, action.clamp(0, actions - 1), action)
+    if is_readable(action) and not bool(((action >= 0) & (action < actions)).all()):
         raise ValueError(
             f"next_action must be from 0 to {actions - 1}, the columns of next_q, but goes from {int(action.min())} to "
             f"{int(action.max())}."
         )
-    return td(reward, _chosen(next_q, valid), terminated, gamma)
+    return td(reward, _chosen(next_q, action), terminated, gamma)
 
 
 def expected_sarsa(reward: Tensor, next_q: Tensor, policy: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
@@ -243,16 +245,29 @@ def _check_discount(gamma: Any, terminated: Any) -> None:
         raise TypeError(f"terminated must be a tensor of flags, not the number {terminated}; {swapped}")
     if not isinstance(gamma, Tensor) or gamma.ndim == 0:
         _check_unit("gamma", gamma)
-    elif not bool(((gamma >= 0) & (gamma <= 1)).all()):
+        _check_probabilities("terminated", terminated)
+        return
+    if is_readable(gamma) and not bool(((gamma >= 0) & (gamma <= 1)).all()):
         low, high = float(gamma.min()), float(gamma.max())
         raise ValueError(f"gamma must be in [0, 1], got discounts from {low:g} to {high:g}.")
     _check_flags("terminated", terminated, swapped)
 
 
 def _check_flags(name: str, flags: Any, advice: str) -> None:
-    is_other = isinstance(flags, Tensor) and flags.layout == torch.strided and flags.dtype != torch.bool
-    if is_other and not bool(((flags == 0) | (flags == 1)).all()):
+    """Refuse values other than 0 and 1, where they can be read."""
+    if _has_values(flags) and not bool(((flags == 0) | (flags == 1)).all()):
         raise ValueError(f"{name} must hold zeros and ones; {advice}")
+
+
+def _check_probabilities(name: str, values: Any) -> None:
+    """Refuse values outside of [0, 1], where they can be read."""
+    if _has_values(values) and not bool(((values >= 0) & (values <= 1)).all()):
+        raise ValueError(f"{name} must hold zeros and ones, or probabilities, but has values outside of [0, 1].")
+
+
+def _has_values(flags: Any) -> bool:
+    is_number = isinstance(flags, Tensor) and flags.dtype != torch.bool and not flags.is_complex()
+    return is_number and is_readable(flags)
 
 
 def _check_unit(name: str, value: Any) -> None:

@@ -138,16 +138,17 @@ class _Tasks:
     def poll(self) -> Iterator[Message]:
         """Waits a moment, and returns what has arrived."""
         done, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_INTERVAL)
-        steps, warnings = self._ray.get(self._inbox.take.remote())
-        yield from warnings
-        for index, now in steps.items():
-            yield from self._advance(index, now)
         for task in done:
             index, batch = self.running[task]
             finished, whole = self._result(task, batch)
             del self.running[task]
             yield from self._advance(index, whole)
             yield finished
+        with suppress(self._ray.exceptions.RayActorError):  # progress is lost with the inbox, results are not
+            steps, warnings = self._ray.get(self._inbox.take.remote())
+            yield from warnings
+            for index, now in steps.items():
+                yield from self._advance(index, now)
 
     def cancel(self) -> None:
         """Ends the tasks that are running, and forgets those that are not."""
@@ -169,9 +170,10 @@ class _Tasks:
         except errors.RayTaskError as error:
             raise error.cause from None
         except errors.RayError as error:
+            lost = isinstance(error, errors.WorkerCrashedError | errors.NodeDiedError)
             raise WorkerError(
-                f"the batch of run {batch[0].id} was lost {MAX_RETRIES + 1} times: {one_line(error)[:300]} "
-                "Run the command again, on nodes with more memory if it repeats."
+                f"the batch of run {batch[0].id} {f'was lost {MAX_RETRIES + 1} times' if lost else 'failed'}: "
+                f"{one_line(error)[:300]} Run the command again, on nodes with more memory if it repeats."
             ) from None
 
 
@@ -204,7 +206,7 @@ def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], in
         assert reporter.finished is not None
         checkpoint_path(batch, scratch_folder()).unlink(missing_ok=True)
         return reporter.finished, reporter.steps
-    except BaseException as error:
+    except Exception as error:  # not SystemExit: a worker that is told to stop is lost, and its batch is retried
         raise portable(error) from None
 
 
@@ -236,8 +238,9 @@ def scratch_folder() -> Path:
 
 
 def _versions() -> dict[str, str]:
-    """What results depend on."""
-    return {"results": str(RESULTS_VERSION), **{name: version(name) for name in ("unstale", "unstale-lab", "torch")}}
+    """What results depend on. Not the build of torch (``+cpu``): the driver may have another than nodes with GPUs."""
+    packages = {name: version(name).partition("+")[0] for name in ("unstale", "unstale-lab", "torch")}
+    return {"results": str(RESULTS_VERSION), **packages}
 
 
 def _require_versions(wanted: Mapping[str, str]) -> None:

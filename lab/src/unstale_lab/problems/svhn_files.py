@@ -98,9 +98,10 @@ def _open(folder: Path, name: str, read: Callable[[Path], Read]) -> Read:
 def _read_mat(path: Path) -> dict[str, np.ndarray]:
     """The two variables of an official file, whose sizes are looked at before they are unpacked."""
     from scipy.io import loadmat, whosmat  # slow to import, and not needed for the sheets
+    from scipy.io.matlab import MatReadWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # two variables of one name
+        warnings.simplefilter("error", MatReadWarning)  # two variables of one name
         shapes = {variable: shape for variable, shape, _ in whosmat(path)}
         for variable in ("X", "y"):
             count = math.prod(shapes.get(variable, ()))

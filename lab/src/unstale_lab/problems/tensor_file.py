@@ -69,7 +69,7 @@ class TensorFile:
 def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     digest = hashlib.sha256(repr(sorted(about.items())).encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous().cpu()
+        tensor = tensors[name].cpu().clone(memory_format=torch.contiguous_format)  # strides of its own, if expanded
         digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
