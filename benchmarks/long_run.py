@@ -13,8 +13,7 @@ A tiny network learns values of an endless stream of random transitions with eve
 - checkpoints: an optimizer that loads a state from the middle goes on bit for bit (an oracle cannot, because its past
   batches are functions).
 
-Results go to ``results/long_run.json`` and ``results/long_run.md``, or ``long_run-cuda`` on CUDA. Running some of them
-again (``--only``) keeps the results of the others.
+Results go to ``results/long_run.json`` and ``results/long_run.md``, or ``long_run-cuda`` on CUDA.
 """
 
 from __future__ import annotations
@@ -380,8 +379,9 @@ def page(results: dict[str, Any]) -> str:
         cells = [each["correction"], f"{each['steps']:,}", growth, wraps, *errors, exact, microseconds]
         lines.append(f"| {' | '.join(cells)} |")
     if any(each["steps"] < FULL for each in results["runs"]):
-        lines += ["", f"Rows with fewer than {FULL:,} steps are short checks; the full run has not been made for them."]
-    lines += ["", "¹ The past batches of an oracle are functions, which no file holds; loading warns about it."]
+        lines += ["", f"A run of {FULL:,} steps, the default of the command, has not been made yet."]
+    if any(each["is_exact"] is None for each in results["runs"]):
+        lines += ["", "¹ The past batches of an oracle are functions, which no file holds; loading warns about it."]
     if results["distance"] is not None:
         lines += [
             "",
@@ -401,18 +401,17 @@ def main() -> None:
     arguments = parser.parse_args()
     device = arguments.device
     out = arguments.out or RESULTS / f"long_run{'' if device == 'cpu' else '-cuda'}.json"
-    before = json.loads(out.read_text("utf-8")) if out.exists() else dict(runs=[], distance=None)
-    runs: dict[str, Any] = {each["correction"]: each for each in before["runs"]}
+    runs: dict[str, Any] = {}
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, name, arguments.steps, device) for name in arguments.only]):
             found = done.result()
             runs[found["correction"]] = found
-            write(runs, arguments.steps, device, out, before["distance"])
+            write(runs, arguments.steps, device, out)
             print(f"{found['correction']}: {found['seconds']:.0f} s, exact: {found['is_exact']}", flush=True)
 
 
-def write(runs: dict[str, Any], steps: int, device: str, out: Path, apart: float | None) -> None:
-    """The results of all runs so far, and their page. ``apart`` is how far window and dense were apart before."""
+def write(runs: dict[str, Any], steps: int, device: str, out: Path) -> None:
+    """The results of all runs so far, and their page."""
     both = [runs[name] for name in ("window", "dense") if "path" in runs.get(name, {})]
     shown = [{k: v for k, v in runs[name].items() if k not in ("path", "resident")} for name in OPTIONS if name in runs]
     results = dict(
@@ -420,7 +419,7 @@ def write(runs: dict[str, Any], steps: int, device: str, out: Path, apart: float
         machine=describe(torch.device(device)),
         device=device,
         steps=steps,
-        distance=distance(*both) if len(both) == 2 else apart,
+        distance=distance(*both) if len(both) == 2 else None,
         runs=shown,
     )
     out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
