@@ -371,3 +371,15 @@ def test_a_monitor_beside_adam_takes_losses_of_whole_rows(name):
     reading = monitor.read()
     assert 0 < reading["staleness"] < 1 and reading["gradient_match"] == pytest.approx(1)
     assert reading["drift"] > 0 and math.isnan(reading["relative_drift"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_targets_are_distributions(dtype):
+    """Atoms are not rounded to the precision of the probabilities."""
+    atoms = torch.linspace(-300, 300, 601)
+    probabilities = torch.rand(8, 601, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    reward, flags = torch.linspace(-1, 1, 8), torch.zeros(8, dtype=torch.bool)
+    found = unstale.distributions.c51(reward.to(dtype), probabilities.to(dtype), flags, 0.99, atoms)
+    exact = unstale.distributions.c51(reward.to(dtype).double(), probabilities.to(dtype).double(), flags, 0.99, atoms)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)

@@ -341,6 +341,27 @@ def test_a_target_need_not_depend_on_all_that_is_followed():
     optimizer.backward(prediction, target_value + 0 * sum(p.sum() for p in actor.parameters()))
 
 
+def test_parameters_are_followed_once():
+    (model, target), _ = pairs(mlp)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+    optimizer.follow([*target.parameters(), *target.parameters()])
+    assert [id(p) for p in optimizer.followed] == [id(p) for p in target.parameters()]
+    with pytest.raises(ValueError, match="params has parameters of a followed network"):
+        optimizer.add_param_group({"params": target.parameters()})
+    with pytest.raises(ValueError, match="this one has none"):
+        optimizer.follow(torch.nn.ReLU())
+
+
+def test_a_skipped_step_is_not_a_first_step():
+    (model, target), _ = pairs(mlp)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1, on_nonfinite="skip")
+    prediction, target_value = TargetStream().batch(model, target)()
+    optimizer.backward(prediction, target_value * float("nan"))
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.follow(target)
+
+
 def test_a_followed_network_without_a_graph_warns():
     (model, target), _ = pairs(mlp)
     optimizer = unstale.CorrectedSGD(model, lr=0.1)

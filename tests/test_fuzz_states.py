@@ -185,3 +185,44 @@ def test_damaged_files_of_states(data):
         return  # torch's business
     if attempt(lambda: training.optimizer.load_state_dict(state)) is REFUSED:
         assert same(training.everything(), before)
+
+
+def test_entries_of_types_that_no_check_expects_are_refused():
+    training = Training("CorrectedAdam", "dense", follows=False, steps=3)
+    before = copy.deepcopy(training.optimizer.state_dict())
+    for change in (
+        lambda state: state["state"]["group 0"].update(mu_norm=torch.zeros((), dtype=torch.complex64)),
+        lambda state: state["state"]["group 0"]["memory"].update(buffer=None),
+        lambda state: state["param_groups"][0].update(lr=torch.zeros((), device="meta")),
+        lambda state: state["param_groups"][0].update(trust=10**400),
+    ):
+        damaged = copy.deepcopy(before)
+        change(damaged)
+        with pytest.raises(ValueError, match="this state_dict is damaged"):
+            training.optimizer.load_state_dict(damaged)
+    assert same(training.optimizer.state_dict(), before)
+
+
+def test_a_loaded_state_shares_nothing_with_the_checkpoint():
+    training = Training("CorrectedSGD", "window", follows=False, steps=3)
+    saved = copy.deepcopy(training.optimizer.state_dict())
+    for piece in saved["state"]["group 0"]["memory"]["pieces"]:
+        piece["tensors"] = tuple(piece["tensors"])
+    before = copy.deepcopy(saved)
+    training.optimizer.load_state_dict(saved)
+    training.train(2)
+    assert same(saved, before)
+
+
+def test_norms_that_overflowed_can_be_loaded():
+    training = Training("CorrectedSGD", "dense", follows=False, steps=3)
+    saved = copy.deepcopy(training.optimizer.state_dict())
+    saved["state"]["group 0"]["mu_norm"].fill_(torch.inf)
+    training.optimizer.load_state_dict(saved)
+
+
+def test_a_schedule_may_end_below_zero():
+    training = Training("CorrectedSGD", "dense", follows=False, steps=3)
+    training.optimizer.param_groups[0]["lr"] = -1e-12
+    training.optimizer.load_state_dict(training.optimizer.state_dict())
+    assert training.optimizer.param_groups[0]["lr"] == -1e-12

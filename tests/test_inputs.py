@@ -668,3 +668,21 @@ def test_a_model_that_mixes_rows_is_told_so_once_and_is_still_right(correction):
     for _ in range(4):
         reference.step(two.batch(twin))
     torch.testing.assert_close(parameters_of(model), parameters_of(twin), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("base", [unstale.CorrectedAdam, unstale.CorrectedRMSprop, unstale.CorrectedTDprop])
+@pytest.mark.parametrize("correction", ["none", "dense"])
+def test_gradients_whose_squares_overflow_are_refused_or_skipped(base, correction):
+    """A running mean of squares that is infinite once would never recover."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1, dtype=torch.float32)
+    optimizer = base(model, lr=0.01, correction=correction, on_nonfinite="skip")
+    before = model.weight.clone()
+    for weight, moves in ((1e21, False), (1.0, True), (1.0, True)):
+        s, s_next = torch.randn(2, 4, 3, dtype=torch.float32)
+        optimizer.backward(model(s).squeeze(-1), 1 + model(s_next).squeeze(-1), weight=weight)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert model.weight.isfinite().all()
+        assert torch.equal(model.weight, before) != moves
+        before = model.weight.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -121,3 +122,11 @@ def test_ray_that_is_not_installed_is_one_line(monkeypatch):
 def test_ray_selects_the_gpu():
     with pytest.raises(UserError, match="--device cuda:1: choose cpu or cuda; Ray selects the GPU"):
         RayEngine("cuda:1")
+
+
+def test_an_address_where_nothing_listens_is_one_line():
+    with socket.socket() as probe:  # bound, but it does not listen
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        with pytest.raises(UserError, match=rf"^no Ray cluster answers at '{address}' \(.*refused"):
+            RayEngine("cpu", address=address).run([faults.RUNS[:1]], lambda message: None)

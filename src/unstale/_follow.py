@@ -29,7 +29,9 @@ def followable(parameters: Any, optimized: Sequence[Tensor]) -> list[Tensor]:
         )
     check_live(parameters)
     owned = set(map(id, optimized))
-    others = [p for p in parameters if id(p) not in owned]
+    others = list({id(p): p for p in parameters if id(p) not in owned}.values())
+    if not parameters:
+        raise ValueError("follow() is for a target network with parameters; this one has none.")
     if not others:
         raise ValueError(
             "follow() is for a target network with parameters of its own; these are the optimizer's, which it corrects "

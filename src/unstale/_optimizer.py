@@ -36,6 +36,7 @@ from ._param_group import ParamGroup
 from ._ranks import Ranks
 from ._state import GroupState
 from ._warnings import user_stacklevel
+from .corrections.saved import refuse
 from .losses import Loss
 from .momentum import correct, running_mean_
 from .per_sample.gradients import Linearization
@@ -103,6 +104,11 @@ class CorrectedOptimizer(Optimizer):
         if isinstance(param_group["params"], list):
             _ranks.refuse_sharded(param_group["params"])
             _check_parameters(param_group["params"])
+            if {id(p) for p in param_group["params"]} & {id(p) for p in self.followed}:
+                raise ValueError(
+                    "params has parameters of a followed network. follow() is for networks that something else moves: "
+                    "make the optimizer with all parameters that it optimizes, and follow the others."
+                )
         _options.check(settings)
         if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
             _options.refuse_unused(param_group, [settings])
@@ -139,7 +145,7 @@ class CorrectedOptimizer(Optimizer):
         new = followable(expanded(network), self._all_parameters())
         if self._calls:
             raise RuntimeError("follow() comes before the first backward() of a step: its batches are pending.")
-        if any(self.state.values()):
+        if self._has_stepped():
             self.followed = replacing(self.followed, new, "backward")
             self._warned.discard(warn_replaced_target.__name__)
             for group in self._groups:
@@ -250,7 +256,7 @@ class CorrectedOptimizer(Optimizer):
         sampled = [
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
-        is_first = not any(self.state.values())
+        is_first = not self._has_stepped()
         if is_first and not sampled:  # its graph is checked, chosen or not
             self._trace(batch, [group for group in groups if group.needs_samples])
             self._refuse_swapped(batch)
@@ -395,6 +401,10 @@ class CorrectedOptimizer(Optimizer):
         if topic not in self._warned:
             self._warned.add(topic)
             warn()
+
+    def _has_stepped(self) -> bool:
+        """Whether a step was taken; steps that were skipped do not count."""
+        return any(state for name, state in cast(dict[str, Any], self.state).items() if name != "shared")
 
     def ready_groups(self) -> list[ParamGroup]:
         """The parameter groups with what they keep between ``backward`` and ``step``."""
@@ -543,9 +553,11 @@ class CorrectedOptimizer(Optimizer):
 
     def _finite_gradients(self, groups: list[ParamGroup]) -> list[Tensor]:
         gradients = [group.gradient() for group in groups]
-        # A sum is not finite if a part is not.
-        if not all(math.isfinite(gradient.sum()) for gradient in gradients):
-            self._refuse("a gradient is not finite, or so large that the sum of its entries is not")
+        # A sum is not finite if a part is not. Running means of squares would never recover from an infinite one.
+        sums = [gradient.dot(gradient) if self._has_square else gradient.sum() for gradient in gradients]
+        if not all(map(math.isfinite, sums)):
+            what = "squares" if self._has_square else "entries"
+            self._refuse(f"a gradient is not finite, or so large that the sum of its {what} is not")
         return gradients
 
     def _move(self, groups: list[ParamGroup], gradients: list[Tensor]) -> None:
@@ -644,7 +656,12 @@ class CorrectedOptimizer(Optimizer):
         """
         states = state_dict if isinstance(state_dict, list) and state_dict else [state_dict]
         self.ready_groups()
-        prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
+        try:
+            prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
+        except ValueError:
+            raise
+        except Exception as error:  # of torch or Python, for entries of types that no check expects
+            refuse(f"{type(error).__name__}, {error}")
         super().load_state_dict({**prepared})
         self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable, Sequence
-from numbers import Integral
+from numbers import Integral, Rational
 from typing import Any, TypedDict
 
 import torch
@@ -92,10 +92,13 @@ DOC = """
 
 def check(group: dict[str, Any]) -> None:
     """Raise ValueError for an invalid option of a parameter group."""
+    for name in ("lr", "eps", "weight_decay", "trust", "budget", "memory_limit"):
+        _check_type(name, group.get(name))
     for name, value in _betas(group):
         usual = 0.999 if name == "betas[1]" else 0.9
         if value is None and name in ("beta", "betas[0]"):
             continue
+        _check_type(name, value)
         if not is_finite(value) or not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value!r}; 0 is no memory at all, {usual} is usual.")
     for name in ("lr", "eps", "weight_decay"):
@@ -123,10 +126,12 @@ def check(group: dict[str, Any]) -> None:
     if limit is not None and not _is_above(limit, 0):
         raise ValueError(f"memory_limit must be a positive number of bytes, or None, got {limit!r}.")
     if group["slots"] is not None and group["correction"] not in ("reservoir", "auto"):
-        raise ValueError(f"slots are for correction='reservoir' (or 'auto'), got {group['correction']!r}.")
+        raise ValueError(
+            f"slots are for correction='reservoir' (or 'auto'), got {group['correction']!r}; give slots=None with it."
+        )
     # A generator would be used up here, and a set has no order to compare ranks by.
     refresh = group["refresh"]
-    is_list = isinstance(refresh, Sequence) and len(refresh) <= MAX_REFRESH
+    is_list = isinstance(refresh, Sequence) and not isinstance(refresh, str | bytes) and len(refresh) <= MAX_REFRESH
     if not is_list or not all(isinstance(age, Integral) and is_count(age) for age in refresh):
         raise ValueError(
             f"refresh must list ages in steps of at least 1, got {group['refresh']!r}. Give a tuple such as (1, 2, 4)."
@@ -211,6 +216,16 @@ def _betas(group: dict[str, Any]) -> list[tuple[str, Any]]:
 def _is_above(value: Any, bound: float) -> bool:
     """Whether it is a number above a bound, or infinite."""
     return is_number(value) and bool(value > bound)
+
+
+def _check_type(name: str, value: Any) -> None:
+    """Refuse numbers that torch cannot compute with."""
+    if not isinstance(value, Rational):
+        return
+    if not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a float, got the fraction {value}.")
+    if not is_finite(value):
+        raise ValueError(f"{name} is too large for floating point.")
 
 
 def _one_of(name: str, group: dict[str, Any], allowed: Sequence[str]) -> None:

@@ -138,7 +138,7 @@ def checked_settings(saved: Any, own: Sequence[dict[str, Any]], option_names: Se
             refuse(f"lr of {where} is {theirs['lr']!r}")
         try:
             # Not the learning rate: a schedule may end slightly below 0, which the constructor refuses.
-            _options.check({**theirs, **{name: ours[name] for name in ("lr",) if name in ours}})
+            _options.check({**theirs, "lr": 0.0})
         except (ValueError, TypeError) as error:
             refuse(f"{where} has an invalid option: {str(error).rstrip('.')}")
         if theirs["on_nonfinite"] != saved[0]["on_nonfinite"]:
@@ -187,9 +187,10 @@ def _check_group(where: str, state: Any, group: SavedGroup, part: tuple[int, int
     for name in sizes.keys() & state.keys():
         check_tensor(f"{name} of {where}", state[name], [sizes[name]], layout.dtype)
     for name in {"mu_norm", "eta_norm", "bounded"} & state.keys():
-        check_tensor(f"{name} of {where}", state[name], [])
-        if not 0 <= float(state[name]) <= (steps if name == "bounded" else float("inf")):
-            refuse(f"{name} of {where} is {float(state[name]):g}")
+        # Norms may have overflowed: they are read by diagnostics alone.
+        check_tensor(f"{name} of {where}", state[name], [], may_be_infinite=name != "bounded")
+        if state[name].is_complex() or not 0 <= float(state[name]) <= (steps if name == "bounded" else float("inf")):
+            refuse(f"{name} of {where} is {state[name].item()}")
     if "square" in state and bool((state["square"] < 0).any()):
         refuse(f"square of {where} has negative entries")
     if not is_finite(state["mean_weight"]) or not 0 < state["mean_weight"] <= 1 + 1e-9:
@@ -205,10 +206,10 @@ def _check_group(where: str, state: Any, group: SavedGroup, part: tuple[int, int
 def copied(value: Any, device: torch.device | str) -> Any:
     """A state with tensors of its own, on a device."""
     if isinstance(value, Tensor):
-        return value.to(device, copy=True)
+        return value.detach().to(device, copy=True)
     if isinstance(value, dict):
         on_cpu = ("step", "samples")  # counters that positions and exponents are computed from
         return {key: copied(part, "cpu" if key in on_cpu else device) for key, part in value.items()}
-    if isinstance(value, list):
-        return [copied(part, device) for part in value]
+    if isinstance(value, list | tuple):
+        return type(value)(copied(part, device) for part in value)
     return value

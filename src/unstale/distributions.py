@@ -40,6 +40,9 @@ def c51(reward: Tensor, next_probs: Tensor, terminated: Tensor, gamma: float | T
             f"next_probs must have shape {[*reward.shape, len(atoms)]}, one row per transition and one column per "
             f"atom, but has shape {list(next_probs.shape)}."
         )
+    given = next_probs.dtype
+    # At least float32: rounded atoms are not evenly spaced, and rows would not sum to 1.
+    next_probs = next_probs.to(torch.promote_types(given, torch.float32))
     atoms = atoms.detach().to(next_probs)
     nothing = torch.zeros_like(reward, dtype=next_probs.dtype)
     discount = td(nothing, nothing + 1, terminated, gamma)  # γ (1 - terminated)
@@ -47,7 +50,7 @@ def c51(reward: Tensor, next_probs: Tensor, terminated: Tensor, gamma: float | T
     moved = moved.to(next_probs).clamp(float(atoms[0]), float(atoms[-1]))
     # An atom that falls between two others is shared by them.
     share = (1 - (moved.unsqueeze(-2) - atoms.unsqueeze(-1)).abs() / spacing).clamp(min=0)  # [m, onto, from]
-    return (share * next_probs.unsqueeze(-2)).sum(-1)
+    return (share * next_probs.unsqueeze(-2)).sum(-1).to(given)
 
 
 def hl_gauss(value: Tensor, edges: Tensor, sigma: float) -> Tensor:

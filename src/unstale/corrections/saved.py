@@ -47,7 +47,9 @@ def check_entries(where: str, saved: Any, required: Sequence[str], optional: Seq
     return saved
 
 
-def check_tensor(where: str, saved: Any, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+def check_tensor(
+    where: str, saved: Any, shape: Sequence[int], dtype: torch.dtype | None = None, may_be_infinite: bool = False
+) -> Tensor:
     """The tensor itself, if it has this shape and dtype and all its entries are finite."""
     if not isinstance(saved, Tensor) or saved.layout != torch.strided or saved.is_meta:
         refuse(f"{where} is a {type(saved).__name__} instead of a dense tensor")
@@ -55,7 +57,7 @@ def check_tensor(where: str, saved: Any, shape: Sequence[int], dtype: torch.dtyp
         refuse(f"{where} has shape {list(saved.shape)} instead of {list(shape)}")
     if dtype is not None and saved.dtype != dtype:
         refuse(f"{where} has dtype {saved.dtype} instead of {dtype}")
-    if not bool(saved.isfinite().all()):
+    if not may_be_infinite and not bool(saved.isfinite().all()):
         refuse(f"{where} has entries that are not finite")
     return saved
 
@@ -130,10 +132,9 @@ def _check_blocks(correction: Blocks, where: str, memory: Memory, layout: Layout
         refuse(f"zeta of {where} is not a list of {len(shapes)} tensors")
     for zeta, shape in zip(memory["zeta"], shapes, strict=True):
         check_tensor(f"zeta of {where}", zeta, shape, layout.dtype)
-    buffer = memory.get("buffer")
-    if buffer or not isinstance(buffer, dict | None):
+    if memory.get("buffer", {}) != {}:
         where = f"the buffer of {where}"
-        check_entries(where, buffer, ["weight", "v", "u", "samples"])
+        buffer = check_entries(where, memory["buffer"], ["weight", "v", "u", "samples"])
         room = _length(f"weight of {where}", buffer["weight"])
         for name, axes in (("weight", [room]), ("v", [room, layout.size]), ("u", [room, layout.joint])):
             check_tensor(f"{name} of {where}", buffer[name], axes, layout.dtype)

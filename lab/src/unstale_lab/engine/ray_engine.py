@@ -7,6 +7,7 @@ packages as this process, and the data of problems that read some, but not the s
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from .batch import Batch, BatchRunner, Finished, Message, Receive, Steps, checkp
 MAX_RETRIES = 5  # of a batch whose worker or node was lost
 TASKS_PER_SLOT = 2  # submitted at a time: one that runs, and one that follows without a pause
 MIN_TASKS = 8  # submitted at a time, however few slots there are: they make an autoscaler add nodes
+CONNECT_TIMEOUT = 10.0  # seconds
 POLL_INTERVAL = 0.5  # seconds between two looks at the progress
 REPORT_INTERVAL = 1.0  # seconds between two reports of a task
 OBJECT_STORE_BYTES = 256 << 20  # of a Ray that is started here; the results of a batch are below 1 MB
@@ -98,7 +100,9 @@ class RayEngine:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options: dict[str, Any] = dict(address=self.address)
-        if self.address is None:
+        if self.address is not None:
+            _require_listening(self.address)
+        else:
             cores = self.jobs if self.device == "cpu" and self.jobs else usable_cores()
             options = dict(
                 address="local", include_dashboard=False, num_cpus=cores, object_store_memory=OBJECT_STORE_BYTES
@@ -230,6 +234,20 @@ class _Reporter:
                     self._sent = time.monotonic()
             case str():
                 self._inbox.warn.remote(message)
+
+
+def _require_listening(address: str) -> None:
+    """Raises ``UserError`` if nothing listens there, for which Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address!r} ({one_line(error)}). Start one with `ray start --head`, or omit "
+            "--address."
+        ) from error
 
 
 def scratch_folder() -> Path:
