@@ -21,6 +21,9 @@ from .values import Samples, ValueNetwork
 
 Mode = Literal["replay", "stream"]
 MAX_SEED = 1 << 32  # what numpy and Gymnasium take
+# Beyond these a machine runs out of memory, or of time.
+MOST = {"networks": 1000, "width": 10_000, "steps": 10**9, "batch": 10**6, "n_step": 10**6}
+MAX_LR = 1e3
 READINGS = 40  # of the estimate, during training
 DRIFT_READINGS = 10  # fewer: each evaluates the remembered batches again
 MONITORED_BATCHES, MONITORED_EVERY = 4, 25
@@ -53,14 +56,16 @@ class Settings:
             least = 2 if name == "networks" else 1
             if getattr(self, name) < least:
                 raise EvaluationError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+            if getattr(self, name) > MOST[name]:
+                raise EvaluationError(f"{name} must be at most {MOST[name]:,}, got {getattr(self, name)}.")
         if self.mode not in ("replay", "stream"):
             raise EvaluationError(f"mode must be replay or stream, got {self.mode}.")
         if self.correction not in NAMES:
             raise EvaluationError(f"correction must be one of {', '.join(NAMES)}, got {self.correction}.")
         if not 0 <= self.seed < MAX_SEED:
             raise EvaluationError(f"seed must be at least 0 and below 2^32, got {self.seed}.")
-        if not self.lr > 0:
-            raise EvaluationError(f"lr must be positive, got {self.lr}.")
+        if not 0 < self.lr <= MAX_LR:
+            raise EvaluationError(f"lr must be positive and at most {MAX_LR:g}, got {self.lr:g}.")
 
 
 @dataclass
