@@ -44,6 +44,7 @@ OTHER_STYLES = (
 )
 OWN_OPTIMIZERS = ("CorrectedAdam", "CorrectedSGD")
 TICK_CHARACTERS = 40  # how many characters of tick labels fit along a horizontal axis
+MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
 MIN_LABELLED_SHARE = 0.05  # of diverged runs
 DIVERGENCE_LABEL = "share of diverged runs"  # of an axis
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
     }
     environment.globals |= {"effect": forest.format_effect, "signs": ANSWER_SIGNS, "reading_names": READING_NAMES}
     legends = {summary.name: legend(summary.panels) for summary in summaries}
-    return environment.get_template("template.html.j2").render(
+    page = environment.get_template("template.html.j2").render(
         answer=describe_answer(summaries),
         claims=[dict(record, rows=answer_rows(record)) for record in records],
         colours=colour_rules(entry for entries in legends.values() for entry in entries),
@@ -76,6 +77,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         tally=claims_by_answer(records, "text"),
         title=TITLE,
     )
+    return re.sub(r"\n\s+", "\n", page)  # the templates' indentation would be a thirtieth of the page
 
 
 def _counts(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:

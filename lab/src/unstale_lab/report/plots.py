@@ -20,6 +20,7 @@ from ..analysis.panels import Panel
 from ..files import write_file
 from .axes import Axis
 from .drawing import (
+    MAX_POINTS_ALL_MARKED,
     LegendEntry,
     describe_undrawn,
     divergence_share,
@@ -32,7 +33,6 @@ from .drawing import (
 )
 
 TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
-MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
 MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
 END_LABEL_HEIGHT = 0.055  # share of the height of the axes
 HALO = withStroke(linewidth=2, foreground="white")

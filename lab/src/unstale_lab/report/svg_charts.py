@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,6 +16,7 @@ from ..methods import Style
 from .axes import Axis
 from .drawing import (
     DIVERGENCE_LABEL,
+    MAX_POINTS_ALL_MARKED,
     LegendEntry,
     Line,
     divergence_share,
@@ -30,7 +32,6 @@ WIDTH, HEIGHT = 360, 240
 TOP, RIGHT, BOTTOM = 8, 12, 38
 CHARACTER = 6.4  # width of a character of a tick label
 LINE_HEIGHT = 12  # of the labels at the ends of lines
-MAX_POINTS_ALL_MARKED = 24  # lines with more points have markers at a few of them
 MARKED_POINTS = 6
 # Shapes around (0, 0), by matplotlib marker.
 MARKERS = {
@@ -72,7 +73,7 @@ def dash_array(entry: LegendEntry) -> str:
 
 
 Point = tuple[int, int]  # in tenths of a unit: coordinates have one decimal
-MAX_DISTANCE = 3  # of a band's edge from the points it leaves out, in tenths of a unit
+MAX_DISTANCE = 4  # of a band's edge from the points it leaves out, in tenths of a unit
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def _path(points: Sequence[Point]) -> str:
     """Return a path through all points, each relative to the one before, which is shorter.
 
     >>> _path([(100, 205), (150, 200), (200, 200)])
-    'M10,20.5l5,-0.5 5,0'
+    'M10,20.5l5,-.5 5,0'
     """
     steps = [f"{_short((b[0] - a[0]) / 10)},{_short((b[1] - a[1]) / 10)}" for a, b in pairwise(points)]
     start = f"M{_short(points[0][0] / 10)},{_short(points[0][1] / 10)}"
@@ -237,8 +238,8 @@ def _end_labels(
 def _short(value: float) -> str:
     """Return a coordinate with at most one decimal.
 
-    >>> _short(12.04), _short(0.55), _short(-0.04)
-    ('12', '0.6', '0')
+    >>> _short(12.04), _short(-0.55), _short(-0.04)
+    ('12', '-.6', '0')
     """
     text = f"{value:.1f}".removesuffix(".0")
-    return "0" if text == "-0" else text
+    return "0" if text == "-0" else re.sub(r"^(-?)0\.", r"\1.", text)
