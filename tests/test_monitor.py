@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -590,6 +591,27 @@ def test_advice(changed, expected):
     found = advise(READING | changed, "Adam")
     assert expected in found
     assert found.endswith(".") and "\n" not in found and "nan" not in found
+
+
+def test_advice_waits_until_the_memory_is_full():
+    make = lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99))  # noqa: E731
+    assert train(mlp, make, 3)[1].advice().startswith("Too early to say")
+    assert not train(mlp, make, 12)[1].advice().startswith("Too early to say")
+
+
+def test_advice_asks_for_follow_where_targets_move_with_another_network():
+    (model, target), _ = pairs(mlp)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    monitor, stream = unstale.Monitor(model, optimizer), TargetStream()
+    for _ in range(12):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", unstale.UnfollowedTargetWarning)
+            prediction, value = monitor.observe(stream.batch(model, target))
+        optimizer.zero_grad()
+        (0.5 * (prediction - value.detach()) ** 2).mean().backward()
+        optimizer.step()
+        polyak(model, target, 0)
+    assert "call follow(target_network)" in monitor.advice()
 
 
 def test_table_explains_readings_above_one():

@@ -611,7 +611,7 @@ def test_markdown_opens_with_the_answer(report_folder):
     assert "| ✗ does not hold | ✓ holds | As the text has it: The methods do not separate" in both
     assert "As the authors ran it: μ\\* has 0.39x the error of μ. | [fig4](#fig4) |" in both
     none = next(line for line in lines if line.startswith("| 1 |"))
-    assert none.endswith("| – not run | – not run | Nothing was measured. | – |")
+    assert none.endswith("| – not run | – not run | Not run at a scale at which claims are judged. | – |")
     one = next(line for line in lines if line.startswith("| 3 |"))
     assert "| section 3.2, figure 3 | ◐ holds in part | – not run | μ̂ has 0.63x" in one
     assert "![Main ratio of each claim with its interval](figures/forest.png)" in lines

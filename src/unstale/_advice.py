@@ -42,16 +42,18 @@ LARGE_BATCH = 128  # from here on, annealing does about as well
 MIN_STALENESS = 0.1
 
 
-def advise(reading: dict[str, float], optimizer: str) -> str:
+def advise(reading: dict[str, float], optimizer: str, steps: float = math.inf, sees_target: bool = True) -> str:
     """One sentence.
 
     Args:
         reading: of :meth:`unstale.Monitor.read`.
         optimizer: the name of the class.
+        steps: how many steps are remembered; infinity if that is all that the monitor remembers.
+        sees_target: whether targets depend on nothing else than on what is followed.
     """
     measured = {key: value for key, value in reading.items() if not math.isnan(value)}
     staleness = measured.get("staleness", measured.get("predicted_staleness"))
-    if staleness is None or reading["coverage"] < MIN_COVERAGE:
+    if staleness is None or reading["coverage"] < MIN_COVERAGE or steps < reading["memory"]:
         return (
             f"Too early to say: {reading['coverage']:.0%} of the momentum was observed; call observe() before every "
             f"step, for at least {math.ceil(reading['memory']):,} steps."
@@ -63,6 +65,11 @@ def advise(reading: dict[str, float], optimizer: str) -> str:
         )
     if measured.get("relative_drift", math.inf) < MIN_RELATIVE_DRIFT:
         return f"Targets do not move over the memory of {optimizer}: keep it, there is little to gain."
+    if not sees_target:
+        return (
+            "Targets move with a network that is not followed, so the correction cannot be judged: pass targets live, "
+            "call follow(target_network), and read again."
+        )
     noise, batch = measured.get("noise", 1.0), reading["batch"]
     if noise < MIN_NOISE:
         return f"Only {noise:.0%} of a gradient is noise at present: keep {optimizer} and anneal its learning rate."

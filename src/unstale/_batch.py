@@ -197,7 +197,9 @@ def read_batch(
     if not callable(prediction):
         raise TypeError(f"prediction must be a tensor or a function, not {type(prediction).__name__}.")
     if target is not None:
-        raise TypeError("a batch given as a function returns its own target; leave target out.")
+        raise TypeError(
+            "a batch given as a function returns its own target; leave target out (a loss is given as loss=)."
+        )
     result = prediction()
     if not (isinstance(result, tuple) and len(result) == 2):
         raise TypeError("a batch given as a function must return the pair (prediction, target).")

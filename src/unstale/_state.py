@@ -85,7 +85,7 @@ def check_header(saved: Any, own: Header) -> None:
         found = f"format {saved.get('format')!r}" if isinstance(saved, dict) else "no 'unstale' entry"
         raise ValueError(
             f"this state_dict has {found} and cannot be loaded: it was not saved by a Corrected* optimizer of this "
-            f"version (format {STATE_FORMAT})."
+            f"version (format {STATE_FORMAT}). Load the parameters of the model alone, and start the optimizer anew."
         )
     check_entries("its header", saved, ["format", "optimizer", "groups"], ["followed", "rank"])
     if saved["optimizer"] != own["optimizer"]:

@@ -310,13 +310,18 @@ class Monitor:
 
     def advice(self) -> str:
         """One sentence: whether to use the correction here."""
-        return advise(self.read(), type(self._optimizer).__name__)
+        return self._advice(self.read())
 
     def __str__(self) -> str:
         """All readings with their meanings, and the advice."""
         reading, name = self.read(), type(self._optimizer).__name__
         heading = f"Momentum of {name}, {len(self._steps)} steps remembered"
-        return "\n".join([heading, table(reading), advise(reading, name)])
+        return "\n".join([heading, table(reading), self._advice(reading)])
+
+    def _advice(self, reading: dict[str, float]) -> str:
+        steps = math.inf if len(self._steps) == self.horizon else len(self._steps)
+        sees_target = not self._warned - {"slow"}  # the other warnings are about targets
+        return advise(reading, type(self._optimizer).__name__, steps, sees_target)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

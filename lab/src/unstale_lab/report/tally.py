@@ -12,7 +12,7 @@ from ..claims.verdict import ANSWERS, READINGS, Answer, Reading
 from ..summary import Summary, in_order
 
 Record = dict[str, Any]
-NOT_MEASURED = "Nothing was measured."
+NOT_MEASURED = "Not run at a scale at which claims are judged."
 
 
 def claim_records(summaries: Iterable[Summary]) -> list[Record]:
