@@ -14,7 +14,7 @@ PINNED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 help:  ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(READY)  ## compare corrected momentum and Adam with plain ones, in small (90 s on 2 cores), and report
+run: $(READY)  ## compare corrected momentum and Adam with plain ones, in small (1 to 2 minutes on 2 cores), and report
 	$(BIN)/unstale-lab reproduce fig3 long_memory --scale quick
 	$(BIN)/unstale-lab report
 
