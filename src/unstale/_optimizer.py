@@ -658,7 +658,7 @@ class CorrectedOptimizer(Optimizer):
         self.ready_groups()
         try:
             prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
-        except ValueError:
+        except (ValueError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # of torch or Python, for entries of types that no check expects
             refuse(f"{type(error).__name__}, {error}")
