@@ -47,12 +47,13 @@ def check_game(name: str) -> None:
         raise UserError(f"cannot use the ROM of {name}: {why}. Reinstall ale-py, or fix ALE_ROMS_DIR.") from error
 
 
-def make_games(game: str, count: int, seed: int, *, threads: int = 0) -> AtariVectorEnv:
+def make_games(game: str, count: int, seed: int, *, threads: int | None = None) -> AtariVectorEnv:
     """``count`` games, to be started by ``reset()``.
 
     A game that ends restarts in the same step: ``step`` returns the first observation of the next game. Rewards are not
     clipped. Lost lives are reported in ``info["lives"]``; the emulator's ``episodic_life`` would restart the game.
-    ``threads=0`` uses all cores.
+    By default the emulators use as many threads as torch: one in each process of a sweep, whose processes share the
+    cores.
     """
     check_game(game)
     from ale_py.vector_env import AtariVectorEnv
@@ -61,7 +62,7 @@ def make_games(game: str, count: int, seed: int, *, threads: int = 0) -> AtariVe
     games = AtariVectorEnv(
         game,
         count,
-        num_threads=threads,
+        num_threads=torch.get_num_threads() if threads is None else threads,
         repeat_action_probability=STICKY_ACTIONS,
         reward_clipping=False,
         autoreset_mode=AutoresetMode.SAME_STEP,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ class GameGroup:
     def __init__(self, game: str, columns: slice, seed: int, reward: str, device: torch.device) -> None:
         count = columns.stop - columns.start
         # One core is left for the main thread, which would otherwise wait for the emulators.
-        self.games = make_games(game, count, seed, threads=max(1, (os.cpu_count() or 1) - 1))
+        self.games = make_games(game, count, seed, threads=max(1, torch.get_num_threads() - 1))
         self.columns = columns
         self.reward_function = REWARDS[reward]
         first, info = self.games.reset()

@@ -203,12 +203,15 @@ class Conv(Layer):
         self, span: slice, saved: Tensor, gradient: Tensor, roles: tuple[int, int]
     ) -> SampleGradients:
         """Materialize the gradients, unless their factors are smaller: a kernel is applied to many patches."""
-        patches = self._patches(saved)  # [..., rows, i, l]
+        patches = self._patches(saved)  # [..., rows, l, kernel rows, kernel columns, channels]
         if self._is_factored:
-            patches = F.pad(patches, (0, 0, 1, 0), value=1.0)
-            a, b = (x.unflatten(-3, roles).movedim(-1, -3).flatten(-4, -3) for x in (patches, gradient))
+            inputs = F.pad(patches.movedim(-1, -3).flatten(-3), (1, 0), value=1.0)
+            a, b = (x.unflatten(-3, roles).movedim(-2, -3).flatten(-4, -3) for x in (inputs, gradient.mT))
             return OuterProducts(span, (a, b), head=self.positions)
-        by_row = torch.cat([gradient.sum(-1, keepdim=True), gradient @ patches.mT], -1)
+        by_row = gradient.new_empty(*gradient.shape[:-1], self.shape[1])  # [..., rows, o, 1 + i]
+        by_row[..., 0] = gradient.sum(-1)
+        products = (gradient @ patches.flatten(-3)).unflatten(-1, patches.shape[-3:])
+        by_row[..., 1:].unflatten(-1, self._weight_shape[1:]).copy_(products.movedim(-1, -3))
         gradients = by_row.flatten(-2).unflatten(-2, roles)
         return Materialized(span, (gradients[..., 0, :, :], gradients.sum(-3)))
 
@@ -223,10 +226,14 @@ class Conv(Layer):
         )
 
     def _patches(self, x: Tensor) -> Tensor:
-        """Return the im2col patches, ``[..., rows, i, l]``. (``F.unfold`` loops over rows on a GPU.)"""
-        image = F.pad(_square(x), (self._padding,) * 4)
-        patches = image.unfold(-2, self._kernel, self._stride).unfold(-2, self._kernel, self._stride)
-        return patches.movedim((-2, -1), (-4, -3)).flatten(-2).flatten(-4, -2)
+        """Return what the kernel is applied to, ``[..., rows, l, kernel rows, kernel columns, channels]``.
+
+        Channels come last, as in memory, so that long runs of numbers are copied. (``F.unfold`` loops over rows on a
+        GPU.)
+        """
+        image = F.pad(_square(x).movedim(-3, -1), (0, 0) + (self._padding,) * 4)
+        patches = image.unfold(-3, self._kernel, self._stride).unfold(-3, self._kernel, self._stride)
+        return patches.movedim(-3, -1).contiguous().flatten(-5, -4)
 
 
 INITIALIZATIONS = ("default", "glorot")

@@ -207,7 +207,7 @@ class Training:
         momentum, residual = self._oracle_momentum() if self.is_oracle else self._corrected_momentum()
         if self.history is not None:
             self.history.append(self.theta, self.step_number)
-        self._elementwise(Training._apply_step, momentum, residual)
+        self._apply_step(momentum, residual)
         self.feed.advance()
         self.backward_passes = (self.network.rows_backward - rows_before) // self.runs[0].batch
 
@@ -254,7 +254,7 @@ class Training:
             self._update_second_moment(gradient)
         return momentum, residual[..., -self.runs[0].batch :]
 
-    def _elementwise(self, function: Callable[..., None], *tensors: Tensor) -> None:
+    def _elementwise(self, function: Callable[..., None], *tensors: Tensor | tuple[Tensor, ...] | None) -> None:
         """Call a method that works element-wise on the parameters.
 
         It is compiled for large networks on a GPU, so that memory is read and written once instead of once per
@@ -333,38 +333,66 @@ class Training:
         return slope * self.trace
 
     def _apply_step(self, momentum: Tensor, residual: Tensor) -> None:
-        """Move the parameters of healthy runs; freeze a diverged run and mark the step at which it diverged."""
+        """Move the parameters of healthy runs; freeze a diverged run and mark the step at which it diverged.
+
+        Numbers per run are computed here: compiled code would compute them again for every parameter.
+        """
         is_healthy = (residual.square().mean(-1) < DIVERGENCE_THRESHOLD) & (self.diverged_at < 0)
-        self._compute_displacement(momentum)
-        self.displacement.masked_fill_(~is_healthy.unsqueeze(-1), 0.0)
-        if self.assumed_displacement is not None:
-            torch.mul(momentum, -self._learning_rate(), out=self.assumed_displacement)
-        self.theta += self.displacement
+        lr, steps = self._learning_rate(), self.step_number + 1
+        adam = averaging = None
+        if self.second_moment is not None:
+            bias_correction = (1 - methods.ADAM_BETA_2 ** steps.double()).rsqrt().to(lr.dtype).expand_as(lr)
+            mean_weight = 1 - self.beta**steps if self.mean_weight is None else self.mean_weight
+            adam = (bias_correction, mean_weight.unsqueeze(-1))
         if self.averaged_theta is not None:
-            decay = averaging_decay(self.runs[0].weight_average, self.step_number).to(self.theta.dtype)
-            running_mean_(self.averaged_theta, self.theta, decay)
+            averaging = averaging_decay(self.runs[0].weight_average, self.step_number).to(lr.dtype)
+        self._elementwise(Training._move, momentum, is_healthy.unsqueeze(-1), lr, adam, averaging)
         newly_diverged = ~is_healthy & (self.diverged_at < 0)
         self.diverged_at.copy_(torch.where(newly_diverged, self.step_number, self.diverged_at))
         self.step_number += 1
 
-    def _compute_displacement(self, momentum: Tensor) -> None:
-        """Write ``-α μ``, or Adam's step, to ``self.displacement``.
+    def _move(
+        self,
+        momentum: Tensor,
+        is_healthy: Tensor,
+        lr: Tensor,
+        adam: tuple[Tensor, Tensor] | None,
+        averaging: Tensor | None,
+    ) -> None:
+        """Move the parameters, and their average.
+
+        Args:
+            momentum: ``[runs, n]``.
+            is_healthy: ``[runs, 1]``; the others do not move.
+            lr: ``[runs, 1]``.
+            adam: bias correction of the denominator, and the weight of all gradients in the momentum, ``[runs, 1]``
+                each; ``None`` without a denominator.
+            averaging: decay of the averaged parameters, if they are averaged.
+        """
+        if adam is None:
+            torch.mul(momentum, -lr, out=self.displacement)
+        else:
+            self._divide_by_second_moment(momentum, *adam)
+            self.displacement *= -lr
+        self.displacement.masked_fill_(~is_healthy, 0.0)
+        if self.assumed_displacement is not None:
+            torch.mul(momentum, -lr, out=self.assumed_displacement)
+        self.theta += self.displacement
+        if self.averaged_theta is not None:
+            assert averaging is not None
+            running_mean_(self.averaged_theta, self.theta, averaging)
+
+    def _divide_by_second_moment(self, momentum: Tensor, bias_correction: Tensor, mean_weight: Tensor) -> None:
+        """Write Adam's step at a learning rate of 1, without its sign, to ``self.displacement``.
 
         Few passes over the parameters: those of a large network are read from memory each time.
         """
-        lr = self._learning_rate()
-        if self.second_moment is None:
-            torch.mul(momentum, -lr, out=self.displacement)
-            return
-        steps = self.step_number + 1
-        bias_correction = (1 - methods.ADAM_BETA_2 ** steps.double()).rsqrt().to(self.theta.dtype).expand_as(self.lr)
+        assert self.second_moment is not None
         denominator = torch.addcmul(self.epsilon, self.second_moment.sqrt(), bias_correction)
         torch.div(momentum, denominator, out=self.displacement)
-        mean_weight = 1 - self.beta**steps if self.mean_weight is None else self.mean_weight
-        self.displacement /= mean_weight.unsqueeze(-1)
+        self.displacement /= mean_weight
         if self.correction is not None or self.is_oracle:
             limited(self.displacement)
-        self.displacement *= -lr
 
     def _learning_rate(self) -> Tensor:
         """Return the learning rates of this step, ``[runs, 1]``."""
