@@ -31,7 +31,7 @@ from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import ray_engine
 from unstale_lab.engine.batch import Batch, Finished, Message, Receive, checkpoint_path
 from unstale_lab.engine.ray_engine import RayEngine
-from unstale_lab.engine.sweep import make_engine, run_batches
+from unstale_lab.engine.sweep import make_engine, missing, run_batches
 from unstale_lab.errors import DataError, StoreError, WorkerError
 from unstale_lab.experiment import Run
 from unstale_lab.problems.tensor_file import TensorFile
@@ -296,9 +296,11 @@ def ray_sweep(
             super().run(batches, record)
 
     scratch = path / "scratch"
-    scratch.mkdir(parents=True)
+    scratch.mkdir(parents=True, exist_ok=True)
     with patch.dict(os.environ, {"UNSTALE_SCRATCH": str(scratch)}), patch.object(ray_engine, "_compute", task):
-        run_batches(batches(RUNS), Store(path), Recorded("cpu", address=cluster.address), lambda *news: None)
+        store = Store(path)
+        left = missing(RUNS, store, "cpu")
+        run_batches(left, store, Recorded("cpu", address=cluster.address), lambda *news: None)
     return messages
 
 
@@ -318,6 +320,37 @@ def ray_node_killed(cluster: LoopbackCluster, path: Path) -> list[Message]:
         cluster.kill(len(cluster.nodes) - 1)
 
     return ray_sweep(cluster, path, hang_on_the_second_node, kill)
+
+
+def wait_for_another_driver(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but every batch except the first waits until another driver has taken over."""
+    while index and not (ray_engine.scratch_folder() / "another driver").exists():
+        time.sleep(0.01)
+    return compute(index, batch, *rest)
+
+
+DRIVER = "import faults, pathlib, sys; faults.drive(sys.argv[1], pathlib.Path(sys.argv[2]))"
+
+
+def drive(address: str, path: Path) -> None:
+    """A sweep that stops after its first batch, until its process is killed."""
+    os.environ["UNSTALE_SCRATCH"] = str(path / "scratch")
+    with patch.object(ray_engine, "_compute", wait_for_another_driver):
+        run_batches(batches(RUNS), Store(path), RayEngine("cpu", address=address), lambda *news: None)
+
+
+def ray_driver_killed(cluster: LoopbackCluster, path: Path) -> list[Message]:
+    """The driver is killed while its tasks run, and another finishes the sweep."""
+    (path / "scratch").mkdir(parents=True)
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, cluster.address, str(path)], env=cluster.environment)
+    try:
+        while not list(path.glob("batch-*.parquet")) and driver.poll() is None:
+            time.sleep(0.01)
+    finally:
+        driver.kill()
+    assert driver.wait() == -signal.SIGKILL
+    (path / "scratch" / "another driver").touch()
+    return ray_sweep(cluster, path, wait_for_another_driver)
 
 
 def running_tasks(cluster: LoopbackCluster) -> list[int]:

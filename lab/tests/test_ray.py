@@ -113,6 +113,14 @@ def test_a_killed_worker_and_then_a_killed_node(cluster, tmp_path, undisturbed):
     assert_harmless(messages, tmp_path / "node", undisturbed)
 
 
+def test_a_killed_driver(cluster, tmp_path, undisturbed):
+    messages = faults.ray_driver_killed(cluster, tmp_path)
+    assert sum(isinstance(message, Finished) for message in messages) == len(batches(faults.RUNS)) - 1
+    outcome = Outcome()
+    outcome.count(tmp_path, undisturbed)
+    assert outcome == Outcome(tried=1)
+
+
 def test_ray_that_is_not_installed_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r'^--engine ray needs Ray: pip install "unstale-lab\[ray\]"$'):
