@@ -13,6 +13,7 @@ import traceback
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from torch import nn
 
 import unstale
 from unstale import _ranks
+from unstale._param_group import ParamGroup
 
 TIMEOUT = datetime.timedelta(seconds=120)  # ends a test whose ranks wait for each other
 M, GAMMA = 16, 0.9
@@ -306,7 +308,18 @@ def mistaken(problem):
     return batch
 
 
-REFUSED = {f.__name__: f for f in (emptied, not_finite, derivative_not_finite, mistaken)}
+def unrelated(problem):
+    """A prediction of another network on rank 1."""
+    evaluate, other = problem.batch(), mlp()
+
+    def batch():
+        prediction, target = evaluate()
+        return other(torch.ones(len(prediction), 3)).squeeze(-1) if problem.rank == 1 else prediction, target
+
+    return batch
+
+
+REFUSED = {f.__name__: f for f in (emptied, not_finite, derivative_not_finite, mistaken, unrelated)}
 FAULTS = {}
 
 
@@ -378,12 +391,69 @@ def refused(group, rank, size):
     found["one state"] = message_of(
         lambda: make().optimizer.load_state_dict({**uneven.optimizer.state_dict(), **header})
     )
+    loaded = make()
+    loaded.train(2)
+    state = copy.deepcopy(loaded.optimizer.state_dict())
+    state["state"]["group 0"]["mu"] *= 1 - 2 * (rank == 1)
+    loaded.optimizer.load_state_dict(state)
+    found["different momentum"] = message_of(loaded.step)
+    scheduled = make()
+    scheduled.step()
+    scheduled.optimizer.param_groups[0]["lr"] = 0.1 + rank
+    found["different learning rates"] = message_of(scheduled.step)
+    replayed = make("wrapper", correction="oracle")
+    replayed.train(2)
+    batch = replayed.batch()
+
+    def vanish():
+        if rank == 1 and replayed.optimizer._calls:  # it is evaluated again
+            raise OSError("evicted")
+        return batch()
+
+    replayed.step(vanish)
+    found["replay of one rank"] = message_of(replayed.step)
+    found["second plan of one rank"] = message_of(lambda: replanned(make(correction="reservoir", horizon=None), rank))
     hooked = make("wrapper")
     next(hooked.model.parameters()).register_hook(lambda gradient: gradient / 2)
     found["hooks"] = message_of(hooked.step)
     joining = make("wrapper")
     with joining.net.join():
         found["join"] = message_of(joining.step)
+    return found
+
+
+def replanned(problem, rank):
+    """A step whose samples are larger than estimated, so that there is a second plan, for which rank 1 has no room."""
+    calls, check = [], unstale.corrections.check_memory
+
+    def check_or_fail(*arguments):
+        calls.append(arguments)
+        if rank == 1 and len(calls) == 2:
+            raise MemoryError("no room")
+        return check(*arguments)
+
+    with (
+        patch.object(ParamGroup, "_slot_numbers", lambda self: 1),
+        patch.object(unstale.corrections, "check_memory", check_or_fail),
+    ):
+        problem.step()
+
+
+@fault
+def late(group, rank, size):
+    """Ranks that are made after the optimizer has been used, and after it has loaded a state."""
+    options = options_of("CorrectedSGD", "window")
+    saved = Problem("CorrectedSGD", process_group=None, **options)
+    saved.train(1)
+    found = {}
+    for name in ("read", "loaded"):
+        problem = Problem("CorrectedSGD", rank, size, group, "wrapper", **options)
+        with patch.object(dist, "is_initialized", lambda: False):
+            if name == "read":
+                repr(problem.optimizer), problem.optimizer.momentum_beta
+            else:
+                problem.optimizer.load_state_dict(saved.optimizer.state_dict())
+        found[name] = attempt(problem.train) if name == "read" else message_of(problem.step)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import re
 
@@ -87,13 +88,14 @@ REASONS = {
     "not_finite": ("FloatingPointError: the loss of this batch is nan", "RankNotFiniteError: rank 1 has a loss"),
     "derivative_not_finite": ("FloatingPointError: a gradient of this batch", "RankNotFiniteError: rank 1 has a loss"),
     "mistaken": ("ValueError: prediction and target must have the same", "RankError: rank 1 stopped with an error"),
+    "unrelated": ("ValueError: target depends on this optimizer", "RankError: rank 1 stopped with an error"),
 }
 
 
 @pytest.mark.parametrize("how", ["wrapper", "group"])
 def test_what_one_rank_refuses_all_refuse(found, how):
     problem = Problem("CorrectedSGD", **options_of("CorrectedSGD", "window"))
-    expected = problem.train(4 + 5)
+    expected = problem.train(len(REASONS) + 5)
     for rank, result in enumerate(of_all_ranks(found, "bad_batches")):
         for name, (own, others) in REASONS.items():
             assert result[f"{name} {how}"].startswith(own if rank == 1 else others), result[f"{name} {how}"]
@@ -124,6 +126,10 @@ MESSAGES = {
     "different calls": "RankError: the ranks make different calls .rank 0 in 'backward', rank 1 in 'step'",
     "pickled": "TypeError: an optimizer of several ranks cannot be copied",
     "one state": "ValueError: this state was saved by rank 4 of 7.*list of the states of all 7 ranks",
+    "different momentum": "RankError: the ranks have different parameters, options, momentum",
+    "different learning rates": "RankError: the ranks have different options, such as the learning rate",
+    "replay of one rank": "(RankError: rank 1 stopped|OSError: evicted)",
+    "second plan of one rank": "(RankError: rank 1 stopped|MemoryError: no room)",
     "hooks": "RuntimeError: parameters in DistributedDataParallel have gradient hooks",
     "join": "RuntimeError: DistributedDataParallel.join.. is not supported",
 }
@@ -134,6 +140,19 @@ def test_mistakes_are_refused_on_all_ranks(found):
         assert result.keys() == MESSAGES.keys()
         for name, pattern in MESSAGES.items():
             assert re.match(pattern, result[name]), (rank, name, result[name])
+
+
+def test_ranks_that_are_made_after_the_optimizer_was_used(found):
+    expected = Problem("CorrectedSGD", **options_of("CorrectedSGD", "window")).train()
+    for result in of_all_ranks(found, "late"):
+        assert_close(result["read"], expected, **EXACT)
+        assert re.match("RuntimeError: this optimizer has a state of 1 ranks, and there are 4 now", result["loaded"])
+
+
+def test_copies_keep_a_process_alone():
+    optimizer = unstale.CorrectedSGD(nn.Linear(2, 1), lr=0.1, process_group=None)
+    assert copy.deepcopy(optimizer)._process_group is None
+    assert copy.deepcopy(unstale.CorrectedSGD(nn.Linear(2, 1), lr=0.1))._process_group == "auto"
 
 
 def test_without_a_wrapper_the_user_says_what_is_trained(found):

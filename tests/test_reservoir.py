@@ -634,7 +634,7 @@ def test_a_loaded_plan_is_that_of_the_first_batch(slots, beta):
     for _ in range(10):
         assert torch.equal(train(model, optimizer, stream), train(again, resumed, other))
     fresh = OPTIMIZERS["adam"](mlp(), beta, correction="reservoir", slots=slots)
-    fresh.ready_groups()[0].choose({}, 7, 0)
+    fresh.ready_groups()[0].make_ready({}, 7)
     assert fresh._groups[0].plan != optimizer.state_of("group 0")["plan"]
 
 

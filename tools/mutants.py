@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "ranks: plan for the batch of one rank",
         PARAM_GROUP,
-        "self._prepared(state, total or samples)",
-        "self._prepared(state, samples)",
+        "sum(int(samples) for samples, *_ in vote.received))",
+        "len(batch.prediction))",
         (RANKS,),
     ),
     Mutant(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import losses
-from ._checks import check_tensor, is_finite, is_number
+from ._checks import check_floating, check_tensor, is_finite, is_number
 from ._late_binding import bound
 from ._random import uniform
 from ._warnings import user_stacklevel
@@ -66,6 +66,7 @@ class BackwardCall(NamedTuple):
     loss: Loss | str
     weight: Tensor | float
     number: int = 0  # of the step, on which the entries of a sampled loss depend
+    rank: int = 0  # which draws its own entries
     reports_weights: bool = False  # whether the loss that is returned has the weights
 
     def exact(self) -> BackwardCall:
@@ -146,7 +147,7 @@ class BackwardCall(NamedTuple):
             slope=_flat(slope.detach() * share),
             curvature=_flat(share),
         )
-        return found if loss.seed is None else _one_entry_per_row(found, loss.seed, self.number)
+        return found if loss.seed is None else _one_entry_per_row(found, loss.seed + self.rank, self.number)
 
 
 def _one_entry_per_row(batch: EvaluatedBatch, seed: int, number: int) -> EvaluatedBatch:
@@ -208,7 +209,7 @@ def read_batch(
 
 def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Prediction and target as two tensors of the same shape, with one axis or more; or an error."""
-    check_tensor("prediction", prediction)
+    check_floating("prediction", prediction)
     if isinstance(target, Tensor):
         check_tensor("target", target)
     if not isinstance(target, Tensor | int | float) or (isinstance(target, Tensor) and target.is_complex()):
@@ -231,8 +232,6 @@ def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tens
         )
     if prediction.numel() == 0:
         raise ValueError("prediction is an empty batch; skip backward() and step() when there is no data.")
-    if not prediction.is_floating_point():
-        raise TypeError(f"prediction must be floating point, not {prediction.dtype}.")
     if not prediction.requires_grad:
         swapped = "" if not target.requires_grad else " But target does: the arguments look swapped."
         raise ValueError(

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,15 @@ SWAPPED_ARGUMENTS = (
 )
 
 
+class PreparedBatch(NamedTuple):
+    """What is known of a batch before its gradients are computed."""
+
+    chosen: list[corrections.Selection | None]  # what each group needs of it
+    sampled: list[ParamGroup]  # groups that need per-sample gradients
+    traced: TracedBatch
+    is_single: bool  # whether it has one sample, whose graph needs no trace
+
+
 class CorrectedOptimizer(Optimizer):
     """Corrected momentum. Subclasses define the denominator."""
 
@@ -90,7 +99,7 @@ class CorrectedOptimizer(Optimizer):
         """Forget everything that is not saved."""
         self._groups: list[ParamGroup] = []
         self._ranks = Ranks()  # this process alone, until parameters are looked for on others
-        self._is_compared = False  # with the other ranks
+        self._is_compared = False  # with the other ranks, since parameters or a state were added
         self._calls: list[BackwardCall] = []  # of backward, since the last step
         self._skip_step = False
         self._warned: set[str] = set()
@@ -115,6 +124,7 @@ class CorrectedOptimizer(Optimizer):
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
+        self._is_compared = False
 
     def follow(self, network: nn.Module | Iterable[nn.Module | Tensor]) -> None:
         """Follow a target network: targets also change when *its* parameters move.
@@ -200,7 +210,7 @@ class CorrectedOptimizer(Optimizer):
             if isinstance(loss, losses.RowLoss) and loss.seed is not None:
                 number = int(self.state_of("group 0").get("step", 0)) * MAX_CALLS + len(self._calls)
             fixed = weight.detach() if isinstance(weight, Tensor) else weight
-            call = BackwardCall(function, loss, fixed, number, return_weighted)
+            call = BackwardCall(function, loss, fixed, number, self._ranks.rank, return_weighted)
             evaluated = call.evaluate(values, level)
             if self._needs_samples and isinstance(loss, losses.RowLoss):
                 raise TypeError(
@@ -243,25 +253,22 @@ class CorrectedOptimizer(Optimizer):
             call, batch = evaluate()
             if math.isfinite(batch.check):
                 self._check_call(call, groups)
+                if self._is_compared:
+                    prepared = self._prepare(batch, groups)
             else:
                 self._refuse(
                     f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
                 )
                 vote.skips = True
-            vote.values = [len(batch.prediction)]
+            vote.values = [len(batch.prediction), self._is_compared]
         if vote.skips:
             self._skip_step = True
             return batch.loss
-        chosen = self._choose(groups, len(batch.prediction), sum(int(samples) for samples, *_ in vote.received))
-        sampled = [
-            group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
-        ]
-        is_first = not self._has_stepped()
-        if is_first and not sampled:  # its graph is checked, chosen or not
-            self._trace(batch, [group for group in groups if group.needs_samples])
-            self._refuse_swapped(batch)
-        is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
-        traced = self._trace(batch, [] if is_single else sampled)
+        if not all(is_compared for _, is_compared, *_ in vote.received):
+            self._compare_ranks(groups, sum(int(samples) for samples, *_ in vote.received))
+            with self._ranks.agree("batch"):
+                prepared = self._prepare(batch, groups)
+        chosen, sampled, traced, is_single = prepared
         for group in groups:
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
@@ -289,11 +296,6 @@ class CorrectedOptimizer(Optimizer):
                 return batch.loss
         else:
             found = Linearized([], {}, True)
-        for group in groups:
-            if self._calls:
-                group.check_followed()
-            else:
-                group.begin_step()
         self._calls.append(call)
         gradients = dict(zip(sampled, found.gradients, strict=True))
         for group, selection, gradient in zip(groups, chosen, before, strict=True):
@@ -304,23 +306,41 @@ class CorrectedOptimizer(Optimizer):
             watcher(call, batch, len(self._calls) == 1)
         return batch.loss
 
-    def _choose(self, groups: list[ParamGroup], samples: int, total: int) -> list[corrections.Selection | None]:
-        """What each group needs of a batch; ``total`` is the number of its samples on all ranks."""
-
-        def choose() -> list[corrections.Selection | None]:
-            states = [self.state_of(f"group {number}") for number in range(len(groups))]
-            each = zip(groups, states, strict=True)
-            return [group.choose(state, samples, len(self._calls), total) for group, state in each]
-
-        if self._is_compared:
-            return choose()
+    def _compare_ranks(self, groups: list[ParamGroup], samples: int) -> None:
+        """Plan the corrections for batches of so many samples on all ranks, and raise if the ranks differ."""
+        states = [self.state_of(f"group {number}") for number in range(len(groups))]
         with self._ranks.agree("plan") as vote:
-            chosen = choose()
-            steps = [float(self.state_of(f"group {n}").get("step", 0)) for n in range(len(groups))]
-            vote.values = self._ranks.fingerprint([type(self).__name__, steps], [*self.param_groups], self.followed)
+            for group, state in zip(groups, states, strict=True):
+                group.make_ready(state, samples)
+            steps = [float(state.get("step", 0)) for state in states]
+            moments = [state[name] for state in states for name in ("mu", "square") if name in state]
+            vote.values = self._ranks.fingerprint(
+                [type(self).__name__, steps], self.param_groups, [*self.followed, *moments]
+            )
         _ranks.check_same(vote.received)
         self._is_compared = True
-        return chosen
+
+    def _prepare(self, batch: EvaluatedBatch, groups: list[ParamGroup]) -> PreparedBatch:
+        """Trace a batch and begin the step: everything that can refuse a batch before gradients are computed."""
+        chosen = [
+            group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
+            for number, group in enumerate(groups)
+        ]
+        sampled = [
+            group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
+        ]
+        is_first = not self._has_stepped()
+        if is_first and not sampled:  # its graph is checked, chosen or not
+            self._trace(batch, [group for group in groups if group.needs_samples])
+            self._refuse_swapped(batch)
+        is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
+        traced = self._trace(batch, [] if is_single else sampled)
+        for group in groups:
+            if self._calls:
+                group.check_followed()
+            else:
+                group.begin_step()
+        return PreparedBatch(chosen, sampled, traced, is_single)
 
     def _average_gradients(self, groups: list[ParamGroup]) -> None:
         for group in groups:
@@ -408,10 +428,22 @@ class CorrectedOptimizer(Optimizer):
 
     def ready_groups(self) -> list[ParamGroup]:
         """The parameter groups with what they keep between ``backward`` and ``step``."""
-        if len(self._groups) < len(self.param_groups):
-            self._ranks = _ranks.find(self._process_group, self._all_parameters())
+        if len(self._groups) < len(self.param_groups) or not self._is_compared:
+            self._find_ranks()
         self._groups += self._make_groups(self.param_groups, len(self._groups))
         return self._groups
+
+    def _find_ranks(self) -> None:
+        """Look for the ranks, again and again until the first batch: they may be made after the optimizer is used."""
+        found = _ranks.find(self._process_group, self._all_parameters())
+        if found.is_same(self._ranks):
+            return
+        if self._groups and found.size != self._ranks.size and self._has_stepped():
+            raise RuntimeError(
+                f"this optimizer has a state of {self._ranks.size} ranks, and there are {found.size} now: call "
+                "init_process_group() and make DistributedDataParallel before load_state_dict() and the first step."
+            )
+        self._ranks, self._groups = found, []
 
     def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
         return [
@@ -486,7 +518,7 @@ class CorrectedOptimizer(Optimizer):
         """
         if not is_number(max_norm) or not max_norm >= 0:
             raise ValueError(f"max_norm must be a number of at least 0, got {max_norm!r}.")
-        order = math.inf if norm_type == "inf" else norm_type
+        order = math.inf if isinstance(norm_type, str) and norm_type == "inf" else norm_type
         if isinstance(order, str) or not is_number(order) or not order > 0:
             raise ValueError(f"norm_type must be a number above 0, or infinity, got {norm_type!r}.")
         gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
@@ -538,7 +570,7 @@ class CorrectedOptimizer(Optimizer):
                     )
                 gradients = self._finite_gradients(groups)
             vote.skips = self._skip_step
-            vote.values = self._ranks.gradient_fingerprint(gradients, self._all_parameters())
+            vote.values = self._ranks.step_fingerprint(self.param_groups, gradients, self._all_parameters())
         self._skip_step = vote.skips
         if not self._skip_step and self._ranks.needs_average(vote.received, self._all_parameters()):
             self._average_gradients(groups)
@@ -591,7 +623,7 @@ class CorrectedOptimizer(Optimizer):
         else:  # as torch.optim.Adam has it, also where a scheduler changes β
             state["mean_weight"] = 1 - beta ** float(state["step"])
         if group.is_corrected:
-            eta = self._ranks.mean_(group.eta(state, beta, self._calls))
+            eta = self._ranks.mean_(self._eta(group, state, beta))
             # A correction without a Taylor expansion (the oracle) needs no bound.
             trust = settings["trust"] if group.needs_displacement else None
             momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
@@ -600,6 +632,13 @@ class CorrectedOptimizer(Optimizer):
             if settings["recursion"] == "literal":
                 state["literal"] = momentum * -settings["lr"]
         return self._direction(state, settings, momentum, gradient, group.whole_batch())
+
+    def _eta(self, group: ParamGroup, state: GroupState, beta: float) -> Tensor:
+        """``η`` of this rank. Batches that are evaluated again may fail on one rank alone."""
+        if not group.needs_replay:
+            return group.eta(state, beta, self._calls)
+        with self._ranks.agree("replay"):
+            return group.eta(state, beta, self._calls)
 
     @abstractmethod
     def _direction(
@@ -649,7 +688,8 @@ class CorrectedOptimizer(Optimizer):
         leaves the optimizer unchanged.
 
         Every rank of ``torch.distributed`` has a state of its own. A list of the states of all ranks, or the state of a
-        single process, can be loaded on any number of ranks.
+        single process, can be loaded on another number of ranks (a reservoir's only if that divides its generations).
+        Load on all ranks, or on none.
 
         Past batches of ``correction="oracle"`` and ``refresh`` are functions and cannot be saved: what they left in the
         momentum stays, uncorrected, with a warning.
@@ -663,6 +703,7 @@ class CorrectedOptimizer(Optimizer):
         except Exception as error:  # of torch or Python, for entries of types that no check expects
             refuse(f"{type(error).__name__}, {error}")
         super().load_state_dict({**prepared})
+        self._is_compared = False  # ranks may have loaded other states
         self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
         if is_forgetful:
@@ -700,7 +741,8 @@ class CorrectedOptimizer(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks.size > 1:
             raise TypeError("an optimizer of several ranks cannot be copied or pickled; save its state_dict().")
-        return {**super().__getstate__(), "followed": self.followed}
+        is_alone = self._process_group is None
+        return {**super().__getstate__(), "followed": self.followed, "_process_group": None if is_alone else "auto"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

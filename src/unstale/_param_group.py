@@ -117,21 +117,30 @@ class ParamGroup:
     def _followed(self) -> list[Tensor]:
         return self.joint.parameters[len(self.params.parameters) :]
 
-    def choose(
-        self, state: GroupState, samples: int, call: int, total: int | None = None
-    ) -> corrections.Selection | None:
-        """What of the next batch is needed; None if nothing is.
+    def make_ready(self, state: GroupState, samples: int) -> None:
+        """Plan and build the correction, unless that is done already.
 
         Args:
             state: of this group.
+            samples: size of a batch, on all ranks together.
+        """
+        if self.is_corrected and self._correction is None:
+            self.expects_first_samples = "plan" not in state
+            self.plan = state.get("plan") or self._make_plan(samples)
+            self._correction = self._build(self.plan)
+
+    def choose(self, state: GroupState, samples: int, call: int) -> corrections.Selection | None:
+        """What of the next batch is needed; None if nothing is.
+
+        Args:
+            state: of this group, which is ready.
             samples: size of the batch.
             call: number of the batch within its step.
-            total: size of the batch on all ranks together.
         """
         chosen = None
         if self.is_corrected:
-            correction = self._prepared(state, total or samples)
-            chosen = correction.choose(state.get("memory", {}), samples, call, self.params.device)
+            assert self._correction is not None
+            chosen = self._correction.choose(state.get("memory", {}), samples, call, self.params.device)
         return corrections.Selection(None, 0.0) if chosen is None and self._needs_whole_batch else chosen
 
     def kept_samples(self, batch: int) -> int:
@@ -143,14 +152,6 @@ class ParamGroup:
     def wants_matrices(self) -> bool:
         """Whether per-sample gradients are materialized anyway."""
         return self.plan is not None and self.plan["correction"] in ("dense", "blocks", "diagonal")
-
-    def _prepared(self, state: GroupState, samples: int) -> corrections.Correction:
-        """The correction, planned at the first batch."""
-        if self._correction is None:
-            self.expects_first_samples = "plan" not in state
-            self.plan = state.get("plan") or self._make_plan(samples)
-            self._correction = self._build(self.plan)
-        return self._correction
 
     def _build(self, plan: corrections.Plan) -> corrections.Correction:
         followed, part = self.joint.size - self.params.size, (self._ranks.rank, self._ranks.size)
@@ -181,7 +182,8 @@ class ParamGroup:
         numbers, samples = int(max(each[0] for each in vote.received)), int(sum(each[1] for each in vote.received))
         is_automatic = self.plan is not None and self.plan["reservoir"] is not None and self.settings["slots"] is None
         if is_automatic and not estimate / 2 < numbers < 2 * estimate:
-            self.plan = self._make_plan(samples, numbers)
+            with self._ranks.agree("plan"):  # one of them may have too little memory
+                self.plan = self._make_plan(samples, numbers)
             self._correction = self._build(self.plan)
 
     def _make_plan(self, samples: int, slot_numbers: int | None = None) -> corrections.Plan:

@@ -6,7 +6,7 @@ the samples that it is made from. So a rank keeps what the correction remembers 
 - ``.grad`` is the mean of the ranks' gradients: ``DistributedDataParallel`` averages it, or ``backward`` does;
 - ``η`` is the mean of the ranks' ``η``: ``step`` averages it, before the trust bound;
 - what one rank refuses (an error, an empty batch, a number that is not finite) all ranks refuse: before a rank goes on,
-  all tell each other a few numbers (:meth:`Ranks.agree`). Calls that do not match are found in the same way.
+  all exchange a few numbers (:meth:`Ranks.agree`). Calls that do not match are found in the same way.
 
 A mean over ranks is that of the ranks' means, as in ``DistributedDataParallel``: with batches of different sizes, the
 samples of a small one count more.
@@ -27,9 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-# What a rank says at the end of a block that all ranks leave together.
+# The status of a rank at the end of a block that all ranks leave together.
 FINE, SKIPS, NOT_FINITE, FAILED = range(4)
-CALLS = ("backward", "plan", "gradients", "step")
+CALLS = ("backward", "plan", "batch", "gradients", "step", "replay")
 MAX_VALUES = 6
 
 SHARDED = (
@@ -48,7 +48,7 @@ class RankNotFiniteError(RankError, FloatingPointError):
 
 @dataclass
 class Vote:
-    """What a rank tells the others at the end of a block, and after it: what all told."""
+    """What a rank sends to the others at the end of a block, and after it: what all sent."""
 
     skips: bool = False  # afterwards: whether any rank does
     values: Sequence[float] = ()
@@ -79,6 +79,13 @@ class Ranks:
         self._wrappers = wrappers
         self._device = device
 
+    def is_same(self, other: Ranks) -> bool:
+        """Whether these are the same ranks, whose gradients are averaged by the same wrappers."""
+        wrappers = [list(map(id, ranks._wrappers)) for ranks in (self, other)]
+        return (self.rank, self.size, self._group) == (other.rank, other.size, other._group) and wrappers[
+            0
+        ] == wrappers[1]
+
     @property
     def averages_gradients(self) -> bool:
         """Whether the optimizer averages ``.grad``, because nothing else does."""
@@ -108,47 +115,63 @@ class Ranks:
             yield vote
         except Exception as error:
             if self.size > 1:
-                self._tell(call, NOT_FINITE if isinstance(error, FloatingPointError) else FAILED)
+                self._gather(call, NOT_FINITE if isinstance(error, FloatingPointError) else FAILED)
             raise
         if self.size == 1:
             vote.received = [list(vote.values)]
             return
-        told = self._tell(call, SKIPS if vote.skips else FINE, vote.values)
-        _check(told)
-        vote.skips = any(status == SKIPS for _, status, *_ in told)
-        vote.received = [values for _, _, *values in told]
+        gathered = self._gather(call, SKIPS if vote.skips else FINE, vote.values)
+        _check(gathered)
+        vote.skips = any(status == SKIPS for _, status, *_ in gathered)
+        vote.received = [values for _, _, *values in gathered]
 
-    def _tell(self, call: str, status: int, values: Sequence[float] = ()) -> list[list[float]]:
+    def _gather(self, call: str, status: int, values: Sequence[float] = ()) -> list[list[float]]:
         """The numbers of all ranks: call, status and values."""
         own = torch.zeros(2 + MAX_VALUES, dtype=torch.float64)
         own[: 2 + len(values)] = torch.tensor([CALLS.index(call), status, *values], dtype=torch.float64)
         own = own.to(self._device)
-        told = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(told, own, group=self._group)
+        gathered = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(gathered, own, group=self._group)
         self.bytes += own.nbytes
-        return [row.tolist() for row in told]
+        return [row.tolist() for row in gathered]
 
     def fingerprint(
-        self, names: list[Any], settings: Sequence[dict[str, Any]], followed: Sequence[Tensor]
+        self, names: list[Any], settings: Sequence[dict[str, Any]], others: Sequence[Tensor]
     ) -> list[float]:
-        """Numbers that are the same on all ranks if their models, options and steps are."""
+        """Numbers that are the same on all ranks if their models, options, steps and other tensors are."""
         if self.size == 1:
             return []
-        parameters = [*(p for group in settings for p in group["params"]), *followed]
-        options = [{key: str(value) for key, value in group.items() if key != "params"} for group in settings]
-        text = repr((names, options, [list(p.shape) for p in parameters]))
-        return [float(zlib.crc32(text.encode())), *_norm_and_sum(parameters)]
+        parameters = [p for group in settings for p in group["params"]]
+        text = repr((names, [list(tensor.shape) for tensor in (*parameters, *others)]))
+        return [
+            _hash_of(settings),
+            float(zlib.crc32(text.encode())),
+            *_norm_and_sum(parameters),
+            *_norm_and_sum(others),
+        ]
 
-    def gradient_fingerprint(self, gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[float]:
-        """Numbers that are the same on all ranks once gradients are averaged: which parameters have one, norm, sum."""
+    def step_fingerprint(
+        self, settings: Sequence[dict[str, Any]], gradients: Sequence[Tensor], parameters: Sequence[Tensor]
+    ) -> list[float]:
+        """Numbers that are the same on all ranks once gradients are averaged.
+
+        They are those of the options, of which parameters have a gradient, and the norm and sum of the gradients.
+        """
         if self.size == 1:
             return []
-        return [float(zlib.crc32(bytes(p.grad is not None for p in parameters))), *_norm_and_sum(gradients)]
+        has_gradient = bytes(p.grad is not None for p in parameters)
+        return [_hash_of(settings), float(zlib.crc32(has_gradient)), *_norm_and_sum(gradients)]
 
     def needs_average(self, fingerprints: list[list[float]], parameters: Sequence[Tensor]) -> bool:
-        """Whether the optimizer has to average gradients, by their fingerprints on all ranks."""
+        """Whether the optimizer has to average gradients, by the fingerprints of all ranks."""
         if self.size == 1:
             return False
+        if len({options for options, *_ in fingerprints}) > 1:
+            raise RankError(
+                "the ranks have different options, such as the learning rate: a schedule that depends on a loss needs "
+                "the mean loss of all ranks, and backward() returns that of this rank."
+            )
+        fingerprints = [each[1:] for each in fingerprints]
         if self.averages_gradients:  # whatever else was added since backward() averaged them
             return any(each != fingerprints[0] for each in fingerprints)
         tolerance = math.sqrt(max(torch.finfo(p.dtype).eps for p in parameters))
@@ -161,21 +184,21 @@ class Ranks:
         return False
 
     def check_join(self) -> None:
-        """Raise inside of ``DistributedDataParallel.join``, which knows of its own collectives only."""
+        """Raise inside of ``DistributedDataParallel.join``, which repeats its own collectives only."""
         if any(getattr(getattr(wrapper, "_join_config", None), "enable", False) for wrapper in self._wrappers):
             raise RuntimeError("DistributedDataParallel.join() is not supported: give every rank as many batches.")
 
 
-def _check(told: list[list[float]]) -> None:
+def _check(gathered: list[list[float]]) -> None:
     """Raise if a rank failed, or if ranks are in different calls."""
     for status, error, what in (
         (FAILED, RankError, "stopped with an error of its own (see its output)"),
         (NOT_FINITE, RankNotFiniteError, "has a loss or gradient that is not finite"),
     ):
-        ranks = [str(rank) for rank, row in enumerate(told) if row[1] == status]
+        ranks = [str(rank) for rank, row in enumerate(gathered) if row[1] == status]
         if ranks:
             raise error(f"rank {', '.join(ranks)} {what}, so all ranks stop. Their parameters are unchanged.")
-    calls = [CALLS[int(row[0])] for row in told]
+    calls = [CALLS[int(row[0])] for row in gathered]
     if len(set(calls)) > 1:
         where = ", ".join(f"rank {rank} in {call!r}" for rank, call in enumerate(calls))
         raise RankError(f"the ranks make different calls ({where}): all must call backward() and step() alike.")
@@ -185,9 +208,9 @@ def check_same(fingerprints: list[list[float]]) -> None:
     """Raise unless all ranks have the same."""
     if any(each != fingerprints[0] for each in fingerprints):
         raise RankError(
-            "the ranks have different parameters, options or numbers of steps: make the same model and optimizer on "
-            "every rank (DistributedDataParallel copies parameters, torch.distributed.broadcast does it by hand), and "
-            "load states of one step."
+            "the ranks have different parameters, options, momentum or numbers of steps: make the same model and "
+            "optimizer on every rank (DistributedDataParallel copies parameters, torch.distributed.broadcast does it "
+            "by hand), and load states of one run and step on all of them."
         )
 
 
@@ -207,6 +230,16 @@ def check_states(states: Sequence[dict[str, Any]], ranks: Ranks) -> bool:
     if len(steps) > 1:
         raise ValueError("the ranks' states are of different steps: save them on all ranks after the same step.")
     return False
+
+
+def _hash_of(settings: Sequence[dict[str, Any]]) -> float:
+    """Of the options of all groups."""
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, Tensor) else value
+
+    options = [{key: str(plain(value)) for key, value in group.items() if key != "params"} for group in settings]
+    return float(zlib.crc32(repr(options).encode()))
 
 
 def _norm_and_sum(tensors: Sequence[Tensor]) -> list[float]:

@@ -134,6 +134,8 @@ def checked_settings(saved: Any, own: Sequence[dict[str, Any]], option_names: Se
         check_entries(where, theirs, needed, list(theirs) if isinstance(theirs, dict) else ())
         if not isinstance(theirs["params"], list) or len(theirs["params"]) != len(ours["params"]):
             refuse(f"{where} does not have {len(ours['params'])} parameters")
+        if not all(isinstance(index, int) for index in theirs["params"]):
+            refuse(f"{where} has parameters that are not numbered: {theirs['params']!r}")
         if not is_finite(theirs.get("lr", 0.0)):
             refuse(f"lr of {where} is {theirs['lr']!r}")
         try:

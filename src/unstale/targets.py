@@ -255,19 +255,23 @@ def _check_discount(gamma: Any, terminated: Any) -> None:
 
 def _check_flags(name: str, flags: Any, advice: str) -> None:
     """Refuse values other than 0 and 1, where they can be read."""
-    if _has_values(flags) and not bool(((flags == 0) | (flags == 1)).all()):
+    if _has_values(name, flags) and not bool(((flags == 0) | (flags == 1)).all()):
         raise ValueError(f"{name} must hold zeros and ones; {advice}")
 
 
 def _check_probabilities(name: str, values: Any) -> None:
     """Refuse values outside of [0, 1], where they can be read."""
-    if _has_values(values) and not bool(((values >= 0) & (values <= 1)).all()):
+    if _has_values(name, values) and not bool(((values >= 0) & (values <= 1)).all()):
         raise ValueError(f"{name} must hold zeros and ones, or probabilities, but has values outside of [0, 1].")
 
 
-def _has_values(flags: Any) -> bool:
-    is_number = isinstance(flags, Tensor) and flags.dtype != torch.bool and not flags.is_complex()
-    return is_number and is_readable(flags)
+def _has_values(name: str, flags: Any) -> bool:
+    """Whether flags are numbers that can be read; complex ones are refused."""
+    if not isinstance(flags, Tensor) or flags.dtype == torch.bool:
+        return False
+    if flags.is_complex():
+        raise TypeError(f"{name} must hold flags, not {flags.dtype}.")
+    return is_readable(flags)
 
 
 def _check_unit(name: str, value: Any) -> None:
