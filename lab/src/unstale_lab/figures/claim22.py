@@ -96,7 +96,12 @@ def _mostly_backward(records: Sequence[Record]) -> Part:
     passes = {method: _last(records, method, "seconds in passes") for method in ("adam", "adam_dense")}
     backward, z = passes["adam_dense"] - passes["adam"], _last(records, "adam_dense", "seconds in the correction")
     if not 0 < backward + z < math.inf:
-        return Part(STATEMENT, "undecided", "no extra time was measured")
+        both = (
+            f"{_milliseconds(passes['adam'])} with Adam and {_milliseconds(passes['adam_dense'])} with the correction"
+        )
+        return Part(
+            STATEMENT, "undecided", f"no extra time was measured: passes take {both}, Z takes {_milliseconds(z)}"
+        )
     share = backward / (backward + z)  # negative if per-sample gradients are faster than their sum
     found = (
         f"extra time per step {_milliseconds(backward + z)}, of which {_milliseconds(backward)} ({100 * share:.0f} %) "
