@@ -83,7 +83,7 @@ def test_one_step_targets(case):
     found = attempt(lambda: targets.sarsa(reward, q, action, *common))
     if found is not REFUSED:
         ended = flat(terminated)
-        chosen = [0.0 if done else row[int(a)] for row, a, done in zip(rows(q), flat(action), ended, strict=True)]
+        chosen = [0.0 if done == 1 else row[int(a)] for row, a, done in zip(rows(q), flat(action), ended, strict=True)]
         near(found, expected_td(reward, torch.tensor(chosen, dtype=torch.float64), *common))
     found = attempt(lambda: targets.expected_sarsa(reward, q, policy, *common))
     if found is not REFUSED:

@@ -84,6 +84,8 @@ class BackwardCall(NamedTuple):
         is_complex = isinstance(self.weight, Tensor) and self.weight.is_complex()
         if is_complex or not (isinstance(self.weight, Tensor | bool) or is_number(self.weight)):
             raise TypeError(f"weight must be a number or a tensor of real numbers, not {_type_of(self.weight)}.")
+        if isinstance(self.weight, Tensor):
+            check_tensor("weight", self.weight)
         if isinstance(self.weight, int) and not is_finite(int(self.weight)):
             raise ValueError("weight is a number that is too large for floating point.")
         if not isinstance(self.weight, Tensor):

@@ -137,7 +137,7 @@ class FlatParams:
                 hooks.update(before)
 
     @torch.no_grad()
-    def move(self, direction: Tensor, lr: float | Tensor, weight_decay: float) -> None:
+    def move(self, direction: Tensor, lr: float | Tensor, weight_decay: float | Tensor) -> None:
         """``θ ← (1 - lr · weight_decay) θ - lr · direction``.
 
         A parameter without a gradient in this batch still moves by its momentum, an average over batches, but does not

@@ -600,7 +600,7 @@ class CorrectedOptimizer(Optimizer):
         ]
         for group, direction in zip(groups, directions, strict=True):
             if direction is not None:
-                group.params.move(direction, group.settings["lr"], group.settings["weight_decay"])
+                group.params.move(direction, group.option("lr"), group.option("weight_decay"))
 
     def _group_direction(self, group: ParamGroup, state: GroupState, gradient: Tensor) -> Tensor | None:
         """The direction of a group's step; None for a group that was added since ``backward``."""
@@ -625,12 +625,13 @@ class CorrectedOptimizer(Optimizer):
         if group.is_corrected:
             eta = self._ranks.mean_(self._eta(group, state, beta))
             # A correction without a Taylor expansion (the oracle) needs no bound.
-            trust = settings["trust"] if group.needs_displacement else None
+            is_bounded = group.needs_displacement and settings["trust"] is not None
+            trust = group.option("trust") if is_bounded else None
             momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
             if kept is not None:
                 state["bounded"] += kept < 1
             if settings["recursion"] == "literal":
-                state["literal"] = momentum * -settings["lr"]
+                state["literal"] = momentum * -group.option("lr")
         return self._direction(state, settings, momentum, gradient, group.whole_batch())
 
     def _eta(self, group: ParamGroup, state: GroupState, beta: float) -> Tensor:

@@ -100,6 +100,11 @@ class ParamGroup:
 
     # --------------------------------------------------------------------------------------------------- backward
 
+    def option(self, name: str) -> float | Tensor:
+        """A number among the options, in floating point: torch has no whole numbers of more than 64 bits."""
+        value = self.settings[name]
+        return value if isinstance(value, Tensor) else float(value)
+
     def begin_step(self) -> None:
         """Remember where the parameters are when the first batch of a step is linearized."""
         self.params.check_unchanged()

@@ -79,16 +79,24 @@ def make_header(optimizer: str, groups: Sequence[dict[str, Any]], followed: Sequ
     }
 
 
+def _is_equal(one: Any, other: Any) -> bool:
+    """Whether two entries are equal; arrays, whose comparison has no single answer, are not."""
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
 def check_header(saved: Any, own: Header) -> None:
     """Refuse a state that does not belong to the optimizer with the header ``own``."""
-    if not isinstance(saved, dict) or saved.get("format") != STATE_FORMAT:
+    if not isinstance(saved, dict) or not _is_equal(saved.get("format"), STATE_FORMAT):
         found = f"format {saved.get('format')!r}" if isinstance(saved, dict) else "no 'unstale' entry"
         raise ValueError(
             f"this state_dict has {found} and cannot be loaded: it was not saved by a Corrected* optimizer of this "
             f"version (format {STATE_FORMAT}). Load the parameters of the model alone, and start the optimizer anew."
         )
     check_entries("its header", saved, ["format", "optimizer", "groups"], ["followed", "rank"])
-    if saved["optimizer"] != own["optimizer"]:
+    if not _is_equal(saved["optimizer"], own["optimizer"]):
         raise ValueError(f"this state_dict was saved by {saved['optimizer']}, not by {own['optimizer']}.")
     if not isinstance(saved["groups"], list):
         refuse("its header has no list of groups")
@@ -100,12 +108,12 @@ def check_header(saved: Any, own: Header) -> None:
     for number, (theirs, ours) in enumerate(zip(saved["groups"], own["groups"], strict=True)):
         check_entries(f"group {number} of its header", theirs, ["shapes", "dtype"])
         for what, value in ours.items():
-            if theirs[what] != value:
+            if not _is_equal(theirs[what], value):
                 raise ValueError(
                     f"parameter group {number} of this state_dict has {what} {theirs[what]}, not {value}. "
                     "Load it with the same model, in the same precision and order of parameters."
                 )
-    if saved.get("followed", []) != own["followed"]:
+    if not _is_equal(saved.get("followed", []), own["followed"]):
         raise ValueError(
             f"this state_dict follows networks of shapes {saved.get('followed', [])}, this optimizer "
             f"{own['followed']}. Call optimizer.follow(target_network) before load_state_dict(), as it was called "

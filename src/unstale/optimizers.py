@@ -145,7 +145,7 @@ class CorrectedRMSprop(CorrectedOptimizer):
         batch: Linearization | None,
     ) -> Tensor:
         mean = _running(state, gradient.square(), settings["alpha"])
-        direction = momentum / mean.sqrt().add_(settings["eps"])
+        direction = momentum / mean.sqrt().add_(float(settings["eps"]))
         return limited(direction) if settings["correction"] != "none" else direction
 
 
@@ -160,7 +160,7 @@ def _debiased(state: GroupState, settings: dict[str, Any], momentum: Tensor, squ
     mean = _running(state, square, beta2)
     weight = state["mean_weight"]
     scale = weight / math.sqrt(1 - beta2 ** float(state["step"]))
-    return momentum / mean.sqrt().mul_(scale).add_(weight * settings["eps"])
+    return momentum / mean.sqrt().mul_(scale).add_(weight * float(settings["eps"]))
 
 
 def _running(state: GroupState, square: Tensor, beta: float) -> Tensor:

@@ -63,7 +63,7 @@ def sarsa(reward: Tensor, next_q: Tensor, next_action: Tensor, terminated: Tenso
         raise TypeError(f"next_action must hold whole numbers, not {next_action.dtype}. Use .long().")
     action, actions = next_action.long(), next_q.shape[-1]
     # After a termination any action will do. Elsewhere one that does not exist is an error, here or in gather.
-    action = torch.where(terminated != 0, action.clamp(0, actions - 1), action)
+    action = torch.where(terminated == 1, action.clamp(0, actions - 1), action)
     if is_readable(action) and not bool(((action >= 0) & (action < actions)).all()):
         raise ValueError(
             f"next_action must be from 0 to {actions - 1}, the columns of next_q, but goes from {int(action.min())} to "
