@@ -81,6 +81,17 @@ def test_another_version_is_not_loaded(saved, monkeypatch, owner, name, value):
     assert_not_loaded(kept, warned)
 
 
+@pytest.mark.parametrize(
+    "key", ["torch 2.9, cpu, data 123", "torch 2.9, cuda, data 124", "torch 2.8, cpu, data 124", ""]
+)
+def test_another_key_is_not_loaded(tmp_path, key):
+    warned = []
+    mine, other = (Checkpoint(tmp_path / "run.pt", warned.append, owner) for owner in ("torch 2.9, cpu, data 124", key))
+    mine.save(STATE)
+    assert mine.load("cpu")["step"] == STATE["step"] and warned == []
+    assert_not_loaded(other, warned)
+
+
 def test_a_failed_save_leaves_the_last_checkpoint(saved, monkeypatch):
     kept, warned = saved
 

@@ -25,12 +25,16 @@ FORMAT = "unstale-lab checkpoint 1"
 class Checkpoint:
     """One file, written atomically: a header line, the SHA-256 of the rest, and a state saved with ``torch.save``.
 
-    A file that does not match its digest, or belongs to another version, counts as absent: the run starts over.
+    A file that does not match its digest, or belongs to another version or key, counts as absent: the run starts over.
+
+    Args:
+        key: what the numbers of the run depend on besides the versions, for example its data and device.
     """
 
-    def __init__(self, path: Path, warn: Callable[[str], None] = warnings.warn) -> None:
+    def __init__(self, path: Path, warn: Callable[[str], None] = warnings.warn, key: str = "") -> None:
         self.path = path
         self.warn = warn
+        self.key = key
         self._saved = time.monotonic()
 
     @property
@@ -43,7 +47,8 @@ class Checkpoint:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         content = buffer.getvalue()
-        write_file(self.path, _header(content) + content)
+        header = self._header()
+        write_file(self.path, header + _digest(header, content) + content)
         self._saved = time.monotonic()
 
     def load(self, device: str) -> dict[str, Any] | None:
@@ -62,13 +67,22 @@ class Checkpoint:
 
     def _load(self, device: str) -> dict[str, Any]:
         with self.path.open("rb") as file:
-            header, content = file.readline() + file.readline(), file.read()
-        if header != _header(content):
-            raise ValueError("it is damaged or belongs to another version")
+            header, digest, content = file.readline(), file.readline(), file.read()
+        if digest != _digest(header, content):
+            raise ValueError("it is damaged or has another format")
+        if header != self._header():
+            found, wanted = header.decode().strip(), self._header().decode().strip()
+            raise ValueError(f"it belongs to {found!r}, not {wanted!r}")
         return torch.load(io.BytesIO(content), map_location=device, weights_only=True)
 
+    def _header(self) -> bytes:
+        """The first line."""
+        versions = f"{FORMAT}, results {RESULTS_VERSION}, unstale {unstale.__version__}"
+        return ", ".join(filter(None, [versions, self.key])).encode() + b"\n"
 
-def _header(content: bytes) -> bytes:
-    """The lines before the content. The digest covers the versions too."""
-    version = f"{FORMAT}, results {RESULTS_VERSION}, unstale {unstale.__version__}\n".encode()
-    return version + hashlib.sha256(version + content).hexdigest().encode() + b"\n"
+
+def _digest(header: bytes, content: bytes) -> bytes:
+    """The second line. The digest covers the header too."""
+    digest = hashlib.sha256(header)
+    digest.update(content)
+    return digest.hexdigest().encode() + b"\n"
