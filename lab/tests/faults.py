@@ -112,8 +112,12 @@ def full_disk(stage: str) -> Iterator[None]:
     def open_or_fail(path: Path, mode: str = "r", *args: object, **kwargs: object) -> object:
         return fail() if "x" in mode else open_file(path, mode, *args, **kwargs)
 
+    def open_result(path: Path, mode: str = "r", *args: object, **kwargs: object) -> object:
+        return fail() if "x" in mode and ".pt." in path.name else open_file(path, mode, *args, **kwargs)
+
     module, name, function = {
         "open": (Path, "open", open_or_fail),
+        "checkpoint": (Path, "open", open_result),
         "write": (os, "fsync", fail),  # buffered writes fail at the latest then
         "name": (os, "link", fail),
     }[stage]
@@ -122,7 +126,10 @@ def full_disk(stage: str) -> Iterator[None]:
 
 
 def disk_full(folder: Path, undisturbed: dict[str, str]) -> Outcome:
-    """The disk is full when a file is created, when it is written, and when it gets its name."""
+    """The disk is full when a file is created, when it is written, and when it gets its name.
+
+    Also when there is no space for checkpoints, although there is for results: then no second command is needed.
+    """
     outcome = Outcome()
     for stage in ("open", "write", "name"):
         path = folder / stage
@@ -135,6 +142,10 @@ def disk_full(folder: Path, undisturbed: dict[str, str]) -> Outcome:
                 reported = "No space left" in str(error)
         finish(RUNS, path)
         outcome.count(path, undisturbed, reported and not list(path.glob(".*")))
+    warnings: list[str] = []
+    with full_disk("checkpoint"), patch("unstale_lab.checkpoint.INTERVAL", -1.0):
+        finish(RUNS, folder / "checkpoint", warnings.append)
+    outcome.count(folder / "checkpoint", undisturbed, any("No space left" in warning for warning in warnings))
     return outcome
 
 

@@ -8,14 +8,14 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 
 import unstale
 
 from .errors import one_line
-from .files import write_file
+from .files import atomic_write
 from .versions import RESULTS_VERSION
 
 INTERVAL = 120.0  # seconds between checkpoints
@@ -36,6 +36,7 @@ class Checkpoint:
         self.warn = warn
         self.key = key
         self._saved = time.monotonic()
+        self._warned = False
 
     @property
     def is_due(self) -> bool:
@@ -43,13 +44,14 @@ class Checkpoint:
         return time.monotonic() - self._saved > INTERVAL
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replaces the file."""
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        content = buffer.getvalue()
-        header = self._header()
-        write_file(self.path, header + _digest(header, content) + content)
+        """Replaces the file. If it cannot be written, warns once: the last checkpoint stays, and the run goes on."""
         self._saved = time.monotonic()
+        try:
+            self._save(state)
+        except OSError as error:
+            if not self._warned:
+                self.warn(f"cannot write the checkpoint {self.path}: {error.strerror or error}. Its run goes on.")
+            self._warned = True
 
     def load(self, device: str) -> dict[str, Any] | None:
         """The saved state on that device; ``None``, with a warning, if the file cannot be used."""
@@ -65,10 +67,23 @@ class Checkpoint:
         """Deletes the file if it exists."""
         self.path.unlink(missing_ok=True)
 
+    def _save(self, state: dict[str, Any]) -> None:
+        header = self._header()
+        with atomic_write(self.path) as file:
+            file.write(header + _line(hashlib.sha256()))
+            content = _HashedFile(file, hashlib.sha256(header))
+            torch.save(state, cast(BinaryIO, content))
+            if content.error is not None:
+                raise content.error
+            file.seek(len(header))
+            file.write(_line(content.digest))
+
     def _load(self, device: str) -> dict[str, Any]:
         with self.path.open("rb") as file:
             header, digest, content = file.readline(), file.readline(), file.read()
-        if digest != _digest(header, content):
+        expected = hashlib.sha256(header)
+        expected.update(content)
+        if digest != _line(expected):
             raise ValueError("it is damaged or has another format")
         if header != self._header():
             found, wanted = header.decode().strip(), self._header().decode().strip()
@@ -81,8 +96,29 @@ class Checkpoint:
         return ", ".join(filter(None, [versions, self.key])).encode() + b"\n"
 
 
-def _digest(header: bytes, content: bytes) -> bytes:
-    """The second line. The digest covers the header too."""
-    digest = hashlib.sha256(header)
-    digest.update(content)
+class _HashedFile:
+    """Writes to a file, and hashes what it writes, so that no copy of a large state is in memory.
+
+    Keeps the first ``OSError`` instead of raising it, because ``torch.save`` would raise another error in its place.
+    """
+
+    def __init__(self, file: BinaryIO, digest: hashlib._Hash) -> None:
+        self.file, self.digest = file, digest
+        self.error: OSError | None = None
+
+    def write(self, data: memoryview) -> int:
+        self.digest.update(data)
+        try:
+            if self.error is None:
+                self.file.write(data)
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing: the file is flushed when it is complete."""
+
+
+def _line(digest: hashlib._Hash) -> bytes:
+    """The second line of a file: a digest of the first line and the state."""
     return digest.hexdigest().encode() + b"\n"
