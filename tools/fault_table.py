@@ -62,6 +62,7 @@ def scenarios(tries: int, damage: int) -> dict[str, Scenario]:
         "kill -9 of the driver, Ray": partial(on_ray, faults.ray_driver_killed, tries),
         "kill -9 of the driver (local engine), at 11 stages of a commit": faults.driver_killed,
         "two drivers on one store": faults.two_drivers,
+        "two drivers with overlapping requests": partial(in_folder, "overlap", faults.overlapping_drivers),
         "full disk: a file is created, written, named; a checkpoint": faults.disk_full,
         "store file cut or bit flipped": partial(in_folder, "store", partial(faults.store_damaged, tries=damage)),
         "checkpoint cut or bit flipped": partial(in_folder, "cut", partial(faults.checkpoint_damaged, tries=damage)),

@@ -80,6 +80,22 @@ def two_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
     return outcome
 
 
+def overlapping_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """Two drivers have overlapping requests, and different batches. One begins and ends while the other runs."""
+    path, outcome = folder / "store", Outcome()
+    waiting = [batches(RUNS[1:6])]  # the first and the last batch are halves of those of RUNS
+    engine = make_engine("local", "cpu", 1, path)
+
+    def another_driver(finished_runs: int, steps: int, cost: float) -> None:
+        if finished_runs and waiting:
+            run_batches(waiting.pop(), Store(path), engine, lambda *news: None)
+
+    run_batches(batches(RUNS), Store(path), engine, another_driver)
+    torch.set_flush_denormal(False)
+    outcome.count(path, undisturbed)
+    return outcome
+
+
 def worker_killed(folder: Path, undisturbed: dict[str, str]) -> Outcome:
     """A worker process of the local engine is killed when the first batch is finished."""
     store, alive = Store(folder / "store"), []

@@ -31,6 +31,7 @@ def test_a_driver_killed_at_any_stage_of_a_commit_and_two_drivers_at_once(tmp_pa
 @pytest.mark.parametrize(
     "fault, tried",
     [
+        (faults.overlapping_drivers, 1),
         (faults.disk_full, 4),
         (partial(faults.store_damaged, tries=6), 6),
         (partial(faults.checkpoint_damaged, tries=6), 6),
