@@ -232,35 +232,52 @@ def recording_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 60
     return outcome
 
 
+@contextmanager
+def in_the_middle_of_a_commit(event: Event) -> Iterator[None]:
+    """Makes an event happen when a temporary file is complete, but has no name yet; once."""
+    link, waiting = os.link, [event]
+
+    def link_later(source: Path, target: Path) -> None:
+        if waiting:
+            waiting.pop()()
+        link(source, target)
+
+    with patch("os.link", link_later):
+        yield
+
+
 def clock_jumps(folder: Path, undisturbed: dict[str, str]) -> Outcome:
-    """The clock of the system jumps at every reading, by up to a year, back or forth."""
+    """The clock of the system jumps at every reading, by up to a year, back or forth.
+
+    Meanwhile another driver, whose clock is right, is in the middle of a commit.
+    """
     outcome = Outcome()
     for seed in range(3):
-        numbers, now = random.Random(seed), time.time
-        with patch("time.time", lambda numbers=numbers, now=now: now() + numbers.uniform(-365, 365) * DAY):
-            for count in (2, 4, 8):  # three commands, one after the other
-                finish(RUNS[:count], folder / str(seed))
-        outcome.count(folder / str(seed), undisturbed)
+        numbers, now, path = random.Random(seed), time.time, folder / str(seed)
+
+        def three_commands(numbers: random.Random = numbers, now: Event = now, path: Path = path) -> None:
+            with patch("time.time", lambda: now() + numbers.uniform(-365, 365) * DAY):
+                for count in (2, 4, 6):
+                    finish(RUNS[:count], path)
+
+        with in_the_middle_of_a_commit(three_commands):
+            finish(RUNS, path)
+        outcome.count(path, undisturbed)
     return outcome
 
 
 def old_temporary_is_not_a_result(folder: Path, undisturbed: dict[str, str]) -> Outcome:
     """The clock jumps forward while another driver writes: its temporary file is removed as if it were old."""
-    outcome, link = Outcome(), os.link
+    outcome, path, tomorrow = Outcome(), folder / "store", time.time() + 2 * DAY
 
-    def removed_first(source: Path, target: Path) -> None:
-        with patch("time.time", lambda: source.stat().st_mtime + 2 * DAY):
-            files.remove_stale_temporaries(source.parent)
-        link(source, target)
+    def remove() -> None:
+        with patch("time.time", lambda: tomorrow):
+            files.remove_stale_temporaries(path)
+        assert not list(path.glob(".*.tmp"))
 
-    path, reported = folder / "store", False
-    with patch("os.link", removed_first):
-        try:
-            finish(RUNS, path)
-        except StoreError:
-            reported = True
-    finish(RUNS, path)
-    outcome.count(path, undisturbed, reported)
+    with in_the_middle_of_a_commit(remove):
+        finish(RUNS, path)
+    outcome.count(path, undisturbed)
     return outcome
 
 
