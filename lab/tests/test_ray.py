@@ -57,19 +57,36 @@ def assert_harmless(messages, store, undisturbed):
     assert sum(step.cost for step in steps) == pytest.approx(sum(map(cost, faults.RUNS)))
 
 
-def test_ray_stores_what_the_local_engine_does(cluster, tmp_path, undisturbed, monkeypatch):
-    monkeypatch.setattr(ray_engine, "MIN_TASKS", 0)
-    submitted, most = ray_engine._Tasks.submit, []
+@pytest.fixture
+def task_counts(monkeypatch):
+    """A list of how many tasks were submitted and not finished, each time that one was submitted."""
+    submitted, counts = ray_engine._Tasks.submit, []
 
     def submit(tasks, index, batch):
         submitted(tasks, index, batch)
-        most.append(len(tasks.running))
+        counts.append(len(tasks.running))
 
     monkeypatch.setattr(ray_engine._Tasks, "submit", submit)
+    return counts
+
+
+def test_ray_stores_what_the_local_engine_does(cluster, tmp_path, undisturbed, monkeypatch, task_counts):
+    monkeypatch.setattr(ray_engine, "MIN_TASKS", 0)
     monkeypatch.setattr(ray_engine, "TASKS_PER_SLOT", 1)
     messages = faults.ray_sweep(cluster, tmp_path)
     assert_harmless(messages, tmp_path, undisturbed)
-    assert max(most) == 2  # one for each of the two slots, and no more at a time
+    assert max(task_counts) == 2  # one for each of the two slots, and no more at a time
+
+
+def test_jobs_limit_the_tasks_also_if_an_application_is_connected(cluster, task_counts):
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        RayEngine("cpu", jobs=1).run(batches(faults.RUNS)[:2], lambda message: None)
+    finally:
+        ray.shutdown()
+    assert task_counts == [1, 1]
 
 
 def test_an_error_is_not_retried_and_keeps_its_type(cluster):
@@ -138,3 +155,16 @@ def test_an_address_where_nothing_listens_is_one_line():
         address = f"127.0.0.1:{probe.getsockname()[1]}"
         with pytest.raises(UserError, match=rf"^no Ray cluster answers at '{address}' \(.*refused"):
             RayEngine("cpu", address=address).run([faults.RUNS[:1]], lambda message: None)
+
+
+def test_ray_that_does_not_start_is_one_line(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def fail(**options):
+        raise RuntimeError("no port is free")
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(UserError, match=r"^cannot start Ray on this machine: no port is free\. Choose --engine local"):
+        RayEngine("cpu").run([faults.RUNS[:1]], lambda message: None)
+    with pytest.raises(UserError, match=r"^cannot connect to a Ray cluster at 'auto': no port is free"):
+        RayEngine("cpu", address="auto").run([faults.RUNS[:1]], lambda message: None)

@@ -72,7 +72,7 @@ class RayEngine:
 
     def _capacity(self) -> int:
         """The number of tasks to submit at a time. The cluster may grow and shrink."""
-        if self.device == "cpu" and self.jobs and self.address:
+        if self.device == "cpu" and self.jobs:
             return self.jobs
         return max(MIN_TASKS, TASKS_PER_SLOT * self._slots())
 
@@ -109,15 +109,23 @@ class RayEngine:
             )
         try:
             ray.init(**options, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"cannot connect to a Ray cluster at {self.address!r}: {one_line(error)}. Start one with "
-                "`ray start --head`, or omit --address. If it has a token, set RAY_AUTH_MODE=token here too."
-            ) from error
+        except (OSError, ValueError, RuntimeError) as error:
+            raise self._connection_error(error) from error
         try:
             yield
         finally:
             ray.shutdown()
+
+    def _connection_error(self, error: Exception) -> UserError:
+        if self.address is None:
+            return UserError(
+                f"cannot start Ray on this machine: {one_line(error)}. Choose --engine local, or give the --address of "
+                "a running cluster."
+            )
+        return UserError(
+            f"cannot connect to a Ray cluster at {self.address!r}: {one_line(error)}. Start one with "
+            "`ray start --head`, or omit --address. If it has a token, set RAY_AUTH_MODE=token here too."
+        )
 
 
 class _Tasks:
