@@ -304,6 +304,24 @@ def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
     return compute(index, batch, *rest)
 
 
+def fail_while_another_runs(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but the first fails when the driver knows of the second, which outlasts it."""
+
+    class Waiting(ray_engine._Reporter):
+        def __call__(self, message: Message) -> None:
+            super().__call__(message)
+            while not (ray_engine.scratch_folder() / "failed").exists():
+                time.sleep(0.01)
+
+    ray_engine.REPORT_INTERVAL = -1.0
+    if index == 0:
+        while not (ray_engine.scratch_folder() / "begun").exists():
+            time.sleep(0.01)
+        raise DataError("the first batch failed")
+    ray_engine._Reporter = Waiting
+    return compute(index, batch, *rest)
+
+
 def hang_on_the_second_node(index: int, batch: Sequence[Run], *rest: Any) -> object:
     """The task of the Ray engine, but on any node except the head it waits until it is killed.
 

@@ -19,7 +19,7 @@ from unstale_lab.engine import ray_engine
 from unstale_lab.engine.batch import Finished, Steps
 from unstale_lab.engine.plan import cost
 from unstale_lab.engine.ray_engine import RayEngine
-from unstale_lab.errors import UserError
+from unstale_lab.errors import DataError, UserError
 
 # Not imported here: Ray reads its settings when it is imported.
 pytestmark = [
@@ -94,6 +94,25 @@ def test_an_error_is_not_retried_and_keeps_its_type(cluster):
     with pytest.raises(UserError, match="no such problem") as caught:
         RayEngine("cpu", address=cluster.address).run([wrong], lambda message: None)
     assert "In a worker process" in caught.value.__notes__[0]
+
+
+def test_batches_that_run_are_stored_before_the_error_of_another_is_raised(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSTALE_SCRATCH", str(tmp_path))
+    monkeypatch.setattr(ray_engine, "_compute", faults.fail_while_another_runs)
+    messages = []
+
+    def receive(message):
+        messages.append(message)
+        (tmp_path / ("failed" if isinstance(message, str) else "begun")).touch()
+
+    with pytest.raises(DataError, match="the first batch failed"):
+        RayEngine("cpu", address=cluster.address).run(batches(faults.RUNS), receive)  # two run, and two wait
+    (warning,) = (message for message in messages if isinstance(message, str))
+    assert warning.startswith("a batch failed.") and warning.endswith("The error: the first batch failed")
+    finished = [message.records[0].run for message in messages if isinstance(message, Finished)]
+    assert batches(faults.RUNS)[1][0] in finished
+    while faults.running_tasks(cluster):  # they end, without a deadline
+        time.sleep(0.05)
 
 
 def test_a_node_with_other_versions_is_refused(cluster, monkeypatch):

@@ -69,6 +69,10 @@ class RayEngine:
                 tasks.submit(index, batches[index])
             for message in tasks.poll():
                 receive(message)
+            if tasks.failure is not None:
+                waiting.clear()
+        if tasks.failure is not None:
+            raise tasks.failure
 
     def _capacity(self) -> int:
         """The number of tasks to submit at a time. The cluster may grow and shrink."""
@@ -142,31 +146,54 @@ class _Tasks:
         )
         self._inbox = ray.remote(_Inbox).options(num_cpus=0, scheduling_strategy=here).remote()
         self._reported: dict[int, Steps] = {}
+        self._begun: set[int] = set()
+        self.failure: Exception | None = None  # the first
 
     def submit(self, index: int, batch: Batch) -> None:
         task = self._compute.remote(index, batch, self._device, _versions(), self._inbox)
         self.running[task] = index, batch
 
     def poll(self) -> Iterator[Message]:
-        """Waits a moment, and returns what has arrived."""
+        """Waits a moment, and returns what has arrived. An error of a batch is kept, until those that run are done."""
         done, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_INTERVAL)
         for task in done:
-            index, batch = self.running[task]
-            finished, whole = self._result(task, batch)
-            del self.running[task]
+            index, batch = self.running.pop(task)
+            try:
+                finished, whole = self._result(task, batch)
+            except Exception as error:
+                yield from self._fail(error)
+                continue
             yield from self._advance(index, whole)
             yield finished
         with suppress(self._ray.exceptions.RayActorError):  # progress is lost with the inbox, results are not
             steps, warnings = self._ray.get(self._inbox.take.remote())
             yield from warnings
+            self._begun |= steps.keys()
             for index, now in steps.items():
                 yield from self._advance(index, now)
 
     def cancel(self) -> None:
         """Ends the tasks that are running, and forgets those that are not."""
         for task in self.running:
-            with suppress(Exception):  # of a connection that is lost
-                self._ray.cancel(task, force=True)
+            self._cancel(task)
+
+    def _cancel(self, task: Any) -> None:
+        with suppress(Exception):  # of a connection that is lost
+            self._ray.cancel(task, force=True)
+
+    def _fail(self, error: Exception) -> Iterator[str]:
+        """Keeps the first error, and cancels the batches that have not begun."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for task in [task for task, (index, _) in self.running.items() if index not in self._begun]:
+            self._cancel(task)
+            del self.running[task]
+        if self.running:
+            yield (
+                "a batch failed. The sweep ends when those that run are finished, or with Ctrl-C at once. The error: "
+                f"{one_line(error)[:300]}"
+            )
 
     def _advance(self, index: int, now: Steps) -> Iterator[Steps]:
         """What a batch did beyond what was reported before. A batch that starts over reports less at first."""
@@ -229,6 +256,7 @@ class _Reporter:
         self.finished: Finished | None = None
         self.steps = Steps(0, 0.0)
         self._index, self._inbox = index, inbox
+        inbox.report.remote(index, self.steps)  # it has begun
         self._sent = time.monotonic()
 
     def __call__(self, message: Message) -> None:
