@@ -304,6 +304,12 @@ def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
     return compute(index, batch, *rest)
 
 
+def save_checkpoints(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but every batch has a checkpoint."""
+    with patch("unstale_lab.checkpoint.INTERVAL", -1.0):
+        return compute(index, batch, *rest)
+
+
 def fail_while_another_runs(index: int, batch: Sequence[Run], *rest: Any) -> object:
     """The task of the Ray engine, but the first fails when the driver knows of the second, which outlasts it."""
 

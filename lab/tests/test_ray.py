@@ -16,7 +16,7 @@ from loopback_cluster import SETTINGS, LoopbackCluster
 from sweep_samples import batches, finish, small_runs, table
 
 from unstale_lab.engine import ray_engine
-from unstale_lab.engine.batch import Finished, Steps
+from unstale_lab.engine.batch import Finished, Steps, checkpoint_path
 from unstale_lab.engine.plan import cost
 from unstale_lab.engine.ray_engine import RayEngine
 from unstale_lab.errors import DataError, UserError
@@ -113,6 +113,20 @@ def test_batches_that_run_are_stored_before_the_error_of_another_is_raised(clust
     assert batches(faults.RUNS)[1][0] in finished
     while faults.running_tasks(cluster):  # they end, without a deadline
         time.sleep(0.05)
+
+
+def test_a_checkpoint_stays_until_the_results_are_stored(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSTALE_SCRATCH", str(tmp_path))
+    monkeypatch.setattr(ray_engine, "_compute", faults.save_checkpoints)
+    seen = []
+
+    def receive(message):
+        if isinstance(message, Finished):
+            seen.append(checkpoint_path([record.run for record in message.records], tmp_path).exists())
+
+    RayEngine("cpu", address=cluster.address).run(batches(faults.RUNS), receive)
+    assert seen == [True] * len(batches(faults.RUNS))
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_a_node_with_other_versions_is_refused(cluster, monkeypatch):

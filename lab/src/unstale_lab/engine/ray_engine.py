@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ MIN_TASKS = 8  # submitted at a time, however few slots there are: they make an 
 CONNECT_TIMEOUT = 10.0  # seconds
 POLL_INTERVAL = 0.5  # seconds between two looks at the progress
 REPORT_INTERVAL = 1.0  # seconds between two reports of a task
+REMOVAL_TIMEOUT = 10.0  # seconds that a node may take to remove a checkpoint; otherwise it stays
 OBJECT_STORE_BYTES = 256 << 20  # of a Ray that is started here; the results of a batch are below 1 MB
 # Read when a process starts, or by the problems.
 ENVIRONMENT = ("MKL_CBWR", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "UNSTALE_DATA", "UNSTALE_SCRATCH")
@@ -132,6 +134,15 @@ class RayEngine:
         )
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What a task returns."""
+
+    finished: Finished
+    steps: Steps  # all
+    checkpoint_node: str | None  # the node that has a checkpoint of the batch, if one has
+
+
 class _Tasks:
     """The batches that were submitted, and what they report."""
 
@@ -139,11 +150,11 @@ class _Tasks:
         self.running: dict[Any, tuple[int, Batch]] = {}
         self._ray = ray
         self._compute = ray.remote(_compute).options(**options)
+        self._remove = ray.remote(_remove_checkpoint)
+        self._remove_options = {**options, "num_cpus": 0, "num_gpus": 0}
         self._device = device
         # With this process, so that it is lost only if this process is.
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
+        here = self._on_node(_node())
         self._inbox = ray.remote(_Inbox).options(num_cpus=0, scheduling_strategy=here).remote()
         self._reported: dict[int, Steps] = {}
         self._begun: set[int] = set()
@@ -159,12 +170,14 @@ class _Tasks:
         for task in done:
             index, batch = self.running.pop(task)
             try:
-                finished, whole = self._result(task, batch)
+                result = self._result(task, batch)
             except Exception as error:
                 yield from self._fail(error)
                 continue
-            yield from self._advance(index, whole)
-            yield finished
+            yield from self._advance(index, result.steps)
+            yield result.finished
+            if result.checkpoint_node is not None:  # no longer needed, now that the results are stored
+                self._remove_checkpoint(batch, result.checkpoint_node)
         with suppress(self._ray.exceptions.RayActorError):  # progress is lost with the inbox, results are not
             steps, warnings = self._ray.get(self._inbox.take.remote())
             yield from warnings
@@ -195,6 +208,13 @@ class _Tasks:
                 f"{one_line(error)[:300]}"
             )
 
+    def _remove_checkpoint(self, batch: Batch, node: str) -> None:
+        removal = self._remove.options(**self._remove_options, scheduling_strategy=self._on_node(node)).remote(batch)
+        self._ray.wait([removal], timeout=REMOVAL_TIMEOUT)
+
+    def _on_node(self, node: str) -> Any:
+        return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+
     def _advance(self, index: int, now: Steps) -> Iterator[Steps]:
         """What a batch did beyond what was reported before. A batch that starts over reports less at first."""
         before = self._reported.get(index, Steps(0, 0.0))
@@ -202,7 +222,7 @@ class _Tasks:
             self._reported[index] = now
             yield Steps(now.count - before.count, now.cost - before.cost)
 
-    def _result(self, task: Any, batch: Batch) -> tuple[Finished, Steps]:
+    def _result(self, task: Any, batch: Batch) -> _Result:
         errors = self._ray.exceptions
         try:
             return self._ray.get(task)
@@ -236,17 +256,27 @@ class _Inbox:
         return taken
 
 
-def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], inbox: Any) -> tuple[Finished, Steps]:
-    """The task: the results of a batch, and all its steps."""
+def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], inbox: Any) -> _Result:
+    """The task: computes a batch. Its checkpoint stays until the driver has stored the results."""
     try:
         _require_versions(versions)
         reporter = _Reporter(index, inbox)
         BatchRunner(device, scratch_folder())(batch, reporter)
         assert reporter.finished is not None
-        checkpoint_path(batch, scratch_folder()).unlink(missing_ok=True)
-        return reporter.finished, reporter.steps
+        has_checkpoint = checkpoint_path(batch, scratch_folder()).exists()
+        return _Result(reporter.finished, reporter.steps, _node() if has_checkpoint else None)
     except Exception as error:  # not SystemExit: a worker that is told to stop is lost, and its batch is retried
         raise portable(error) from None
+
+
+def _remove_checkpoint(batch: Batch) -> None:
+    """The task that follows, on the same node."""
+    checkpoint_path(batch, scratch_folder()).unlink(missing_ok=True)
+
+
+def _node() -> str:
+    """The id of the node of this process."""
+    return _import_ray().get_runtime_context().get_node_id()
 
 
 class _Reporter:
