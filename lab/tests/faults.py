@@ -23,10 +23,12 @@ from unittest.mock import patch
 
 import killed_driver
 import torch
+from atari_samples import recording
 from loopback_cluster import LoopbackCluster
 from sweep_samples import batches, finish, small_runs, table
 
 from unstale_lab import files
+from unstale_lab.atari.tape import Tape
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import ray_engine
 from unstale_lab.engine.batch import Batch, Finished, Message, Receive, checkpoint_path
@@ -34,7 +36,6 @@ from unstale_lab.engine.ray_engine import RayEngine
 from unstale_lab.engine.sweep import make_engine, missing, run_batches
 from unstale_lab.errors import DataError, StoreError, WorkerError
 from unstale_lab.experiment import Run
-from unstale_lab.problems.tensor_file import TensorFile
 from unstale_lab.store import Store
 
 RUNS = small_runs()
@@ -62,22 +63,29 @@ class Outcome:
 
 def driver_killed(folder: Path, undisturbed: dict[str, str]) -> Outcome:
     """The driver is killed at each stage of a commit."""
-    program = [sys.executable, killed_driver.__file__, str(folder)]
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    subprocess.run(program, check=True, env={**os.environ, "PYTHONPATH": path})
+    run_drivers(folder, killed_driver.kill_at_every_stage)
     outcome = Outcome()
     for stage in killed_driver.STAGES:
         assert len(table(folder / stage)[0]) < len(undisturbed)  # it was in the middle
+        assert stage != killed_driver.WITH_CHECKPOINT or list(folder.glob(f"{stage}/_partial/*.pt"))
         finish(RUNS, folder / stage)
         outcome.count(folder / stage, undisturbed)
     return outcome
 
 
 def two_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
-    """Two drivers work on one store at the same time. Needs the folder of ``driver_killed``."""
+    """Two drivers work on one store at the same time."""
+    run_drivers(folder, killed_driver.two_at_once)
     outcome = Outcome()
     outcome.count(folder / killed_driver.TWO_DRIVERS, undisturbed)
     return outcome
+
+
+def run_drivers(folder: Path, work: Callable[[Path], None]) -> None:
+    """Calls a function of ``killed_driver`` in a new process, which it may fork."""
+    program = [sys.executable, killed_driver.__file__, str(folder), work.__name__]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    subprocess.run(program, check=True, env={**os.environ, "PYTHONPATH": path})
 
 
 def overlapping_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
@@ -217,15 +225,15 @@ def checkpoint_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 2
 
 def recording_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 60) -> Outcome:
     """A recording is cut, or one of its bits is flipped."""
-    outcome, file = Outcome(), TensorFile(folder / "tape.safetensors", "recording", "make it")
-    tensors = {"frames": torch.arange(200, dtype=torch.uint8), "rewards": torch.linspace(0, 1, 50)}
-    file.write(tensors, {"game": "ms_pacman", "seed": "0"})
-    content = file.path.read_bytes()
+    outcome, path = Outcome(), folder / "recording.tape"
+    recording().save(path)
+    assert Tape.load(path).fingerprint() == recording().fingerprint()
+    content = path.read_bytes()
     for number in range(tries):
-        file.path.write_bytes(damaged(content, number))
+        path.write_bytes(damaged(content, number))
         outcome.tried += 1
         try:
-            file.read(["frames", "rewards"])
+            Tape.load(path)
             outcome.silent += 1
         except DataError:
             pass
