@@ -2,8 +2,10 @@
 
 import io
 import json
+import sys
 import tracemalloc
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -197,6 +199,64 @@ def test_parquet_bombs(tmp_path, monkeypatch):
     pq.write_table(pa.table(dict.fromkeys(files.REQUIRED, zeros)), path)
     assert path.stat().st_size < 1 << 14
     refused_without_memory(lambda: files.read(path), "GiB of data when unpacked")
+
+
+@pytest.fixture
+def arrow_memory():
+    """The memory pool of Arrow in this test."""
+    pa = pytest.importorskip("pyarrow")
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    yield pool
+    pa.set_memory_pool(usual)
+
+
+def repeated_text(rows):
+    """A column that takes 200 kB in a file, and 200 kB per row in memory."""
+    pa = pytest.importorskip("pyarrow")
+    return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array(["x" * 200_000]))
+
+
+@pytest.mark.parametrize("name", ["note", "observations", "observations.note"])
+def test_repeated_text_in_parquet_is_not_unpacked(tmp_path, arrow_memory, name):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, own = tmp_path / "text.parquet", columns(rows=600)
+    own["observations"] = list(own["observations"])
+    pq.write_table(pa.table({**own, name: repeated_text(600)}), path, store_schema=False)
+    if name == "note":
+        assert len(files.read(path)) == 600
+    else:
+        with pytest.raises(EvaluationError, match=r"the column observations of .* does not hold real numbers"):
+            files.read(path)
+    assert arrow_memory.max_memory() < 32 << 20
+
+
+def test_half_precision_in_parquet(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    own = {**columns(), "observations": np.arange(6, dtype=np.float16)}
+    pq.write_table(pa.table(own), tmp_path / "half.parquet")
+    assert np.array_equal(files.read(tmp_path / "half.parquet").observations.ravel(), own["observations"])
+
+
+def test_minari_datasets_that_are_too_large(monkeypatch):
+    """Reading stops at the limit."""
+    read = []
+
+    def episodes():
+        for number in range(100):
+            read.append(number)
+            yield SimpleNamespace(
+                observations=np.zeros((1025, 32)), actions=np.zeros(1024, int), rewards=np.zeros(1024),
+                terminations=np.zeros(1024, bool),
+            )  # fmt: skip
+
+    dataset = SimpleNamespace(iterate_episodes=episodes)
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda name: dataset))
+    monkeypatch.setattr(files, "MAX_BYTES", 2 << 20)
+    with pytest.raises(EvaluationError, match=r"the Minari dataset large has .* GiB of data when unpacked"):
+        files.read("minari:large", Discrete(2))
+    assert len(read) == 4  # of 0.5 MiB each
 
 
 def test_policies_that_unpack_to_more(tmp_path, monkeypatch):

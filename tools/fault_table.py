@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,24 +28,22 @@ from unstale_lab.provenance import machine  # noqa: E402
 PAGE = ROOT / "benchmarks" / "results" / "faults.md"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=5, help="of faults that kill a worker or a node")
     parser.add_argument("--damage", type=int, default=100, help="number of damaged files of each kind")
     parser.add_argument("--only", default="", help="only faults with this word; other rows of the page stay")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     os.environ.update(loopback_cluster.SETTINGS)  # before Ray is imported
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         finish(faults.RUNS, folder / "undisturbed")
         undisturbed, _ = table(folder / "undisturbed")
-        chosen = {what: make for what, make in scenarios(options.tries, options.damage).items() if options.only in what}
-        outcomes = {what: make(folder, undisturbed) for what, make in chosen.items()}
-    page = format_page(outcomes, options)
-    if options.only:
-        new = {line.split("|")[1]: line for line in page.splitlines() if line.startswith("| ")}
-        lines = PAGE.read_text().splitlines()
-        page = "\n".join(new.get(line.split("|")[1], line) if line.startswith("| ") else line for line in lines) + "\n"
+        known = scenarios(options.tries, options.damage)
+        outcomes = {what: make(folder, undisturbed) for what, make in known.items() if options.only in what}
+    before = table_rows(PAGE.read_text()) if options.only else {}
+    rows = {**before, **{what: format_row(what, outcome) for what, outcome in outcomes.items()}}
+    page = format_page([rows[what] for what in known if what in rows], options)
     print(page)
     PAGE.write_text(page)
     sys.exit(any((o.lost, o.doubled, o.silent) != (0, 0, 0) for o in outcomes.values()))
@@ -62,7 +60,8 @@ def scenarios(tries: int, damage: int) -> dict[str, Scenario]:
         "kill -9 of the driver, Ray": partial(on_ray, faults.ray_driver_killed, tries),
         "kill -9 of the driver (local engine), at 11 stages of a commit": faults.driver_killed,
         "two drivers on one store": faults.two_drivers,
-        "full disk: a file is created, written, named": faults.disk_full,
+        "two drivers with overlapping requests": partial(in_folder, "overlap", faults.overlapping_drivers),
+        "full disk: a file is created, written, named; a checkpoint": faults.disk_full,
         "store file cut or bit flipped": partial(in_folder, "store", partial(faults.store_damaged, tries=damage)),
         "checkpoint cut or bit flipped": partial(in_folder, "cut", partial(faults.checkpoint_damaged, tries=damage)),
         "recording cut or bit flipped": partial(faults.recording_damaged, tries=10 * damage),
@@ -96,11 +95,21 @@ def on_ray(
     return outcome
 
 
-def format_page(outcomes: dict[str, Outcome], options: argparse.Namespace) -> str:
-    rows = "\n".join(f"| {what} | {o.tried} | {o.lost} | {o.doubled} | {o.silent} |" for what, o in outcomes.items())
+def table_rows(page: str) -> dict[str, str]:
+    """The rows of a page by the name of their fault."""
+    return {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
+
+
+def format_row(what: str, outcome: Outcome) -> str:
+    return f"| {what} | {outcome.tried} | {outcome.lost} | {outcome.doubled} | {outcome.silent} |"
+
+
+def format_page(rows: Sequence[str], options: argparse.Namespace) -> str:
+    only, older = (f" --only '{options.only}'", " (other rows are older)") if options.only else ("", "")
+    command = f"python tools/fault_table.py --tries {options.tries} --damage {options.damage}{only}"
     return f"""# Faults of sweeps
 
-`python tools/fault_table.py --tries {options.tries} --damage {options.damage}`, {datetime.now(UTC).date()}:
+`{command}`, {datetime.now(UTC).date()}{older}:
 {machine()}.
 
 A sweep of {len(faults.RUNS)} runs in 4 batches is disturbed, the same command is run again where it ended, and
@@ -110,7 +119,7 @@ warning.
 
 | fault | times tried | lost | doubled | silent |
 | --- | --- | --- | --- | --- |
-{rows}
+{chr(10).join(rows)}
 """
 
 

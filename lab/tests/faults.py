@@ -23,10 +23,12 @@ from unittest.mock import patch
 
 import killed_driver
 import torch
+from atari_samples import recording
 from loopback_cluster import LoopbackCluster
 from sweep_samples import batches, finish, small_runs, table
 
 from unstale_lab import files
+from unstale_lab.atari.tape import Tape
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import ray_engine
 from unstale_lab.engine.batch import Batch, Finished, Message, Receive, checkpoint_path
@@ -34,7 +36,6 @@ from unstale_lab.engine.ray_engine import RayEngine
 from unstale_lab.engine.sweep import make_engine, missing, run_batches
 from unstale_lab.errors import DataError, StoreError, WorkerError
 from unstale_lab.experiment import Run
-from unstale_lab.problems.tensor_file import TensorFile
 from unstale_lab.store import Store
 
 RUNS = small_runs()
@@ -62,21 +63,44 @@ class Outcome:
 
 def driver_killed(folder: Path, undisturbed: dict[str, str]) -> Outcome:
     """The driver is killed at each stage of a commit."""
-    program = [sys.executable, killed_driver.__file__, str(folder)]
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    subprocess.run(program, check=True, env={**os.environ, "PYTHONPATH": path})
+    run_drivers(folder, killed_driver.kill_at_every_stage)
     outcome = Outcome()
     for stage in killed_driver.STAGES:
         assert len(table(folder / stage)[0]) < len(undisturbed)  # it was in the middle
+        assert stage != killed_driver.WITH_CHECKPOINT or list(folder.glob(f"{stage}/_partial/*.pt"))
         finish(RUNS, folder / stage)
         outcome.count(folder / stage, undisturbed)
     return outcome
 
 
 def two_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
-    """Two drivers work on one store at the same time. Needs the folder of ``driver_killed``."""
+    """Two drivers work on one store at the same time."""
+    run_drivers(folder, killed_driver.two_at_once)
     outcome = Outcome()
     outcome.count(folder / killed_driver.TWO_DRIVERS, undisturbed)
+    return outcome
+
+
+def run_drivers(folder: Path, work: Callable[[Path], None]) -> None:
+    """Calls a function of ``killed_driver`` in a new process, which it may fork."""
+    program = [sys.executable, killed_driver.__file__, str(folder), work.__name__]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    subprocess.run(program, check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def overlapping_drivers(folder: Path, undisturbed: dict[str, str]) -> Outcome:
+    """Two drivers have overlapping requests, and different batches. One begins and ends while the other runs."""
+    path, outcome = folder / "store", Outcome()
+    waiting = [batches(RUNS[1:6])]  # the first and the last batch are halves of those of RUNS
+    engine = make_engine("local", "cpu", 1, path)
+
+    def another_driver(finished_runs: int, steps: int, cost: float) -> None:
+        if finished_runs and waiting:
+            run_batches(waiting.pop(), Store(path), engine, lambda *news: None)
+
+    run_batches(batches(RUNS), Store(path), engine, another_driver)
+    torch.set_flush_denormal(False)
+    outcome.count(path, undisturbed)
     return outcome
 
 
@@ -112,8 +136,12 @@ def full_disk(stage: str) -> Iterator[None]:
     def open_or_fail(path: Path, mode: str = "r", *args: object, **kwargs: object) -> object:
         return fail() if "x" in mode else open_file(path, mode, *args, **kwargs)
 
+    def open_result(path: Path, mode: str = "r", *args: object, **kwargs: object) -> object:
+        return fail() if "x" in mode and ".pt." in path.name else open_file(path, mode, *args, **kwargs)
+
     module, name, function = {
         "open": (Path, "open", open_or_fail),
+        "checkpoint": (Path, "open", open_result),
         "write": (os, "fsync", fail),  # buffered writes fail at the latest then
         "name": (os, "link", fail),
     }[stage]
@@ -122,7 +150,10 @@ def full_disk(stage: str) -> Iterator[None]:
 
 
 def disk_full(folder: Path, undisturbed: dict[str, str]) -> Outcome:
-    """The disk is full when a file is created, when it is written, and when it gets its name."""
+    """The disk is full when a file is created, when it is written, and when it gets its name.
+
+    Also when there is no space for checkpoints, although there is for results: then no second command is needed.
+    """
     outcome = Outcome()
     for stage in ("open", "write", "name"):
         path = folder / stage
@@ -135,6 +166,10 @@ def disk_full(folder: Path, undisturbed: dict[str, str]) -> Outcome:
                 reported = "No space left" in str(error)
         finish(RUNS, path)
         outcome.count(path, undisturbed, reported and not list(path.glob(".*")))
+    warnings: list[str] = []
+    with full_disk("checkpoint"), patch("unstale_lab.checkpoint.INTERVAL", -1.0):
+        finish(RUNS, folder / "checkpoint", warnings.append)
+    outcome.count(folder / "checkpoint", undisturbed, any("No space left" in warning for warning in warnings))
     return outcome
 
 
@@ -190,50 +225,67 @@ def checkpoint_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 2
 
 def recording_damaged(folder: Path, undisturbed: dict[str, str], tries: int = 60) -> Outcome:
     """A recording is cut, or one of its bits is flipped."""
-    outcome, file = Outcome(), TensorFile(folder / "tape.safetensors", "recording", "make it")
-    tensors = {"frames": torch.arange(200, dtype=torch.uint8), "rewards": torch.linspace(0, 1, 50)}
-    file.write(tensors, {"game": "ms_pacman", "seed": "0"})
-    content = file.path.read_bytes()
+    outcome, path = Outcome(), folder / "recording.tape"
+    recording().save(path)
+    assert Tape.load(path).fingerprint() == recording().fingerprint()
+    content = path.read_bytes()
     for number in range(tries):
-        file.path.write_bytes(damaged(content, number))
+        path.write_bytes(damaged(content, number))
         outcome.tried += 1
         try:
-            file.read(["frames", "rewards"])
+            Tape.load(path)
             outcome.silent += 1
         except DataError:
             pass
     return outcome
 
 
+@contextmanager
+def in_the_middle_of_a_commit(event: Event) -> Iterator[None]:
+    """Makes an event happen when a temporary file is complete, but has no name yet; once."""
+    link, waiting = os.link, [event]
+
+    def link_later(source: Path, target: Path) -> None:
+        if waiting:
+            waiting.pop()()
+        link(source, target)
+
+    with patch("os.link", link_later):
+        yield
+
+
 def clock_jumps(folder: Path, undisturbed: dict[str, str]) -> Outcome:
-    """The clock of the system jumps at every reading, by up to a year, back or forth."""
+    """The clock of the system jumps at every reading, by up to a year, back or forth.
+
+    Meanwhile another driver, whose clock is right, is in the middle of a commit.
+    """
     outcome = Outcome()
     for seed in range(3):
-        numbers, now = random.Random(seed), time.time
-        with patch("time.time", lambda numbers=numbers, now=now: now() + numbers.uniform(-365, 365) * DAY):
-            for count in (2, 4, 8):  # three commands, one after the other
-                finish(RUNS[:count], folder / str(seed))
-        outcome.count(folder / str(seed), undisturbed)
+        numbers, now, path = random.Random(seed), time.time, folder / str(seed)
+
+        def three_commands(numbers: random.Random = numbers, now: Event = now, path: Path = path) -> None:
+            with patch("time.time", lambda: now() + numbers.uniform(-365, 365) * DAY):
+                for count in (2, 4, 6):
+                    finish(RUNS[:count], path)
+
+        with in_the_middle_of_a_commit(three_commands):
+            finish(RUNS, path)
+        outcome.count(path, undisturbed)
     return outcome
 
 
 def old_temporary_is_not_a_result(folder: Path, undisturbed: dict[str, str]) -> Outcome:
     """The clock jumps forward while another driver writes: its temporary file is removed as if it were old."""
-    outcome, link = Outcome(), os.link
+    outcome, path, tomorrow = Outcome(), folder / "store", time.time() + 2 * DAY
 
-    def removed_first(source: Path, target: Path) -> None:
-        with patch("time.time", lambda: source.stat().st_mtime + 2 * DAY):
-            files.remove_stale_temporaries(source.parent)
-        link(source, target)
+    def remove() -> None:
+        with patch("time.time", lambda: tomorrow):
+            files.remove_stale_temporaries(path)
+        assert not list(path.glob(".*.tmp"))
 
-    path, reported = folder / "store", False
-    with patch("os.link", removed_first):
-        try:
-            finish(RUNS, path)
-        except StoreError:
-            reported = True
-    finish(RUNS, path)
-    outcome.count(path, undisturbed, reported)
+    with in_the_middle_of_a_commit(remove):
+        finish(RUNS, path)
+    outcome.count(path, undisturbed)
     return outcome
 
 
@@ -257,6 +309,30 @@ def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
             super().__call__(message)
 
     ray_engine._Reporter = Deadly
+    return compute(index, batch, *rest)
+
+
+def save_checkpoints(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but every batch has a checkpoint."""
+    with patch("unstale_lab.checkpoint.INTERVAL", -1.0):
+        return compute(index, batch, *rest)
+
+
+def fail_while_another_runs(index: int, batch: Sequence[Run], *rest: Any) -> object:
+    """The task of the Ray engine, but the first fails when the driver knows of the second, which outlasts it."""
+
+    class Waiting(ray_engine._Reporter):
+        def __call__(self, message: Message) -> None:
+            super().__call__(message)
+            while not (ray_engine.scratch_folder() / "failed").exists():
+                time.sleep(0.01)
+
+    ray_engine.REPORT_INTERVAL = -1.0
+    if index == 0:
+        while not (ray_engine.scratch_folder() / "begun").exists():
+            time.sleep(0.01)
+        raise DataError("the first batch failed")
+    ray_engine._Reporter = Waiting
     return compute(index, batch, *rest)
 
 

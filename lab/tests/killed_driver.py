@@ -1,7 +1,7 @@
 """Drivers that are killed at each stage of a commit, and two at once on one store.
 
-A program, ``python killed_driver.py FOLDER``: it forks a driver for each stage. The driver works on its own store in
-the folder, and kills itself with SIGKILL when it comes to that stage of its second commit.
+A program: ``python killed_driver.py FOLDER kill_at_every_stage`` forks a driver for each stage. The driver works on its
+own store in the folder, and kills itself with SIGKILL when it comes to that stage of its second commit.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pathlib import Path
 
 from sweep_samples import batches, finish, small_runs
 
-from unstale_lab import files, problems
+from unstale_lab import checkpoint, files, problems
 from unstale_lab.engine import batch as batch_module
 from unstale_lab.engine import engines
 from unstale_lab.store import Store
 
+RUNS = small_runs()
 TWO_DRIVERS = "two drivers"
+WITH_CHECKPOINT = "before the checkpoint is removed"
 
 
 def killed_at(module: object, name: str, when: str, count: int = 2) -> Callable[[], None]:
@@ -57,6 +59,12 @@ def killed_while_writing() -> None:
     files.atomic_write = half
 
 
+def killed_with_a_checkpoint() -> None:
+    """Kills this process when it removes the checkpoint of the second batch; every batch has one."""
+    checkpoint.INTERVAL = -1.0
+    killed_at(engines, "checkpoint_path", "before")()
+
+
 # A commit syncs the file, then links it, then syncs the directory, then removes the temporary name.
 STAGES = {
     "before the commit": killed_at(Store, "add", "before"),
@@ -69,7 +77,7 @@ STAGES = {
     "before the directory is synced": killed_at(files, "_sync_directory", "before"),
     "after the directory is synced": killed_at(files, "_sync_directory", "after"),
     "after the commit": killed_at(Store, "add", "after"),
-    "before the checkpoint is removed": killed_at(engines, "checkpoint_path", "before"),
+    WITH_CHECKPOINT: killed_with_a_checkpoint,
 }
 
 
@@ -85,19 +93,21 @@ def fork(work: Callable[[], None]) -> int:
         os._exit(status)
 
 
-def main(folder: Path) -> None:
-    runs = small_runs()
-    batch_module.provenance("cpu")  # these are done once, for all
-    for batch in batches(runs):
-        problems.load(batch[0].problem)
+def kill_at_every_stage(folder: Path) -> None:
     for stage, patch in STAGES.items():
-        _, status = os.waitpid(fork(lambda: (patch(), finish(runs, folder / stage))), 0)  # noqa: B023  it has ended
+        _, status = os.waitpid(fork(lambda: (patch(), finish(RUNS, folder / stage))), 0)  # noqa: B023  it has ended
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             sys.exit(f"the driver was not killed {stage}: status {status}")
-    drivers = [fork(lambda: finish(runs, folder / TWO_DRIVERS)) for _ in range(2)]
+
+
+def two_at_once(folder: Path) -> None:
+    drivers = [fork(lambda: finish(RUNS, folder / TWO_DRIVERS)) for _ in range(2)]
     if any(os.waitpid(driver, 0)[1] for driver in drivers):
         sys.exit("two drivers on one store: one failed")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    batch_module.provenance("cpu")  # these are done once, for all
+    for batch in batches(RUNS):
+        problems.load(batch[0].problem)
+    {work.__name__: work for work in (kill_at_every_stage, two_at_once)}[sys.argv[2]](Path(sys.argv[1]))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import tracemalloc
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -81,13 +87,57 @@ def test_another_version_is_not_loaded(saved, monkeypatch, owner, name, value):
     assert_not_loaded(kept, warned)
 
 
-def test_a_failed_save_leaves_the_last_checkpoint(saved, monkeypatch):
+@pytest.mark.parametrize(
+    "key", ["torch 2.9, cpu, data 123", "torch 2.9, cuda, data 124", "torch 2.8, cpu, data 124", ""]
+)
+def test_another_key_is_not_loaded(tmp_path, key):
+    warned = []
+    mine, other = (Checkpoint(tmp_path / "run.pt", warned.append, owner) for owner in ("torch 2.9, cpu, data 124", key))
+    mine.save(STATE)
+    assert mine.load("cpu")["step"] == STATE["step"] and warned == []
+    assert_not_loaded(other, warned)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_leaves_the_last_checkpoint_and_is_reported_once(saved, monkeypatch, call):
     kept, warned = saved
+    with monkeypatch.context() as full:
+        fill_disk(full, call)
+        for step in (8, 9):
+            kept.save({"step": step})
+    assert len(warned) == 1 and "No space left on device" in warned[0] and "\n" not in warned[0]
+    assert kept.load("cpu")["step"] == STATE["step"]
+    kept.save({"step": 10})
+    assert kept.load("cpu")["step"] == 10 and len(warned) == 1
+    assert [path.name for path in kept.path.parent.iterdir()] == ["run.pt"]
 
-    def fail(*args):
-        raise OSError("no space left")
 
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="no space left"):
-        kept.save({"step": 8})
-    assert kept.load("cpu")["step"] == 7 and warned == []
+def fill_disk(monkeypatch, call):
+    """Makes writes fail after some bytes, or at the end."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class SmallFile(io.BytesIO):
+        def write(self, data):
+            if self.tell() > 500:
+                raise full
+            return super().write(data)
+
+    @contextmanager
+    def small_file(path):
+        yield SmallFile()
+
+    def fail(handle):
+        raise full
+
+    owner, name, function = {"write": (checkpoint, "atomic_write", small_file), "fsync": (os, "fsync", fail)}[call]
+    monkeypatch.setattr(owner, name, function)
+
+
+def test_no_copy_of_a_large_state_is_in_memory(tmp_path):
+    state = {"theta": torch.zeros(1 << 20, dtype=torch.uint8)}
+    tracemalloc.start()
+    try:
+        Checkpoint(tmp_path / "run.pt").save(state)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 19
+    finally:
+        tracemalloc.stop()

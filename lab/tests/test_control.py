@@ -13,12 +13,14 @@ import torch
 from unstale_lab import checkpoint
 from unstale_lab.checkpoint import Checkpoint
 from unstale_lab.engine import control_training
+from unstale_lab.engine.batch import checkpoint_key
 from unstale_lab.engine.control_training import ControlTraining, _finite_points, _forward_fill, is_control
 from unstale_lab.engine.plan import cost, plan
 from unstale_lab.engine.sweep import make_engine, missing, run_batches
 from unstale_lab.errors import UserError
 from unstale_lab.experiment import Run, grid
 from unstale_lab.figures.claim23 import with_valid_scores
+from unstale_lab.provenance import provenance
 from unstale_lab.store import Store
 
 SARSA = Run(
@@ -88,7 +90,7 @@ def test_killed_run_resumes(tmp_path, monkeypatch, run):
     with pytest.raises(KeyboardInterrupt):
         sweep(store, run, kill_half_way)
     (kept,) = (store.path / "_partial").iterdir()
-    saved = Checkpoint(kept).load("cpu")
+    saved = Checkpoint(kept, key=checkpoint_key(provenance("cpu"), "cpu")).load("cpu")
     assert len(saved["points"]) == len(before) and saved["points"][-1][0] == sum(before)
     assert len(store.load([run])) == 0
 

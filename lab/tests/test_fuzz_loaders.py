@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from atari_samples import recording
 from fuzz_inputs import REFUSED, attempt, fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,23 +49,6 @@ def fuzz_bytes(content, path, read, same):
         assert found is REFUSED or same(found)
 
     check()
-
-
-def recording():
-    """Two episodes of two and three actions."""
-    return Tape(
-        frames=torch.randint(256, (8, 84, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)),
-        newest=torch.tensor([1, 2, 4, 5, 6]),
-        first=torch.tensor([1, 1, 4, 4, 4]),
-        action=torch.tensor([0, 1, 2, 3, 4]),
-        reward=torch.ones(5, dtype=torch.float32),
-        terminated=torch.tensor([False, True, False, False, True]),
-        truncated=torch.zeros(5, dtype=torch.bool),
-        saved=torch.tensor([0, 2]),
-        machines=torch.ones(2, 10, dtype=torch.uint8),
-        held=torch.tensor([0, 0]),
-        about={"game": "ms_pacman"},
-    )
 
 
 def test_damaged_recordings(folder):

@@ -13,7 +13,7 @@ from torch import nn
 import unstale
 from unstale_lab import checkpoint, problems
 from unstale_lab.checkpoint import Checkpoint
-from unstale_lab.engine import layers, training
+from unstale_lab.engine import batch, layers, training
 from unstale_lab.engine.architectures import build_network
 from unstale_lab.engine.sweep import make_engine, run_batches
 from unstale_lab.engine.training import Training
@@ -500,6 +500,35 @@ def test_figure_rejects_runs_of_different_data(tmp_path, monkeypatch):
     torch.set_flush_denormal(False)
     with pytest.raises(UserError, match=r"different data \(noise; other noise\)"):
         summarise(figure, "paper", store)
+
+
+@pytest.mark.parametrize(
+    "owner, name, value",
+    [
+        (Classes, "fingerprint", lambda self: "other noise"),
+        (batch, "provenance", lambda device: {"torch_version": "1"}),
+    ],
+    ids=["data", "torch"],
+)
+def test_run_starts_over_if_data_or_torch_changed(tmp_path, monkeypatch, owner, name, value):
+    """The interrupted run has a checkpoint, but continuing it would mix numbers of both."""
+    monkeypatch.setattr(checkpoint, "INTERVAL", -1.0)
+    monkeypatch.setattr(training, "MIN_EVAL_INTERVAL", 1)
+    runs = [replace(CASES["classes"], steps=4)]
+
+    def stop(message):
+        if list(tmp_path.iterdir()):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        batch.BatchRunner("cpu", tmp_path)(runs, stop)
+    monkeypatch.setattr(owner, name, value)
+    messages = []
+    batch.BatchRunner("cpu", tmp_path)(runs, messages.append)
+    torch.set_flush_denormal(False)
+    warned = [message for message in messages if isinstance(message, str)]
+    assert len(warned) == 1 and "starts over" in warned[0]
+    assert [message.count for message in messages if isinstance(message, batch.Steps)] == [1, 1, 1, 1]
 
 
 def test_finished_training_releases_its_memory():

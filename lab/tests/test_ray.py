@@ -16,10 +16,10 @@ from loopback_cluster import SETTINGS, LoopbackCluster
 from sweep_samples import batches, finish, small_runs, table
 
 from unstale_lab.engine import ray_engine
-from unstale_lab.engine.batch import Finished, Steps
+from unstale_lab.engine.batch import Finished, Steps, checkpoint_path
 from unstale_lab.engine.plan import cost
 from unstale_lab.engine.ray_engine import RayEngine
-from unstale_lab.errors import UserError
+from unstale_lab.errors import DataError, UserError
 
 # Not imported here: Ray reads its settings when it is imported.
 pytestmark = [
@@ -57,19 +57,36 @@ def assert_harmless(messages, store, undisturbed):
     assert sum(step.cost for step in steps) == pytest.approx(sum(map(cost, faults.RUNS)))
 
 
-def test_ray_stores_what_the_local_engine_does(cluster, tmp_path, undisturbed, monkeypatch):
-    monkeypatch.setattr(ray_engine, "MIN_TASKS", 0)
-    submitted, most = ray_engine._Tasks.submit, []
+@pytest.fixture
+def task_counts(monkeypatch):
+    """A list of how many tasks were submitted and not finished, each time that one was submitted."""
+    submitted, counts = ray_engine._Tasks.submit, []
 
     def submit(tasks, index, batch):
         submitted(tasks, index, batch)
-        most.append(len(tasks.running))
+        counts.append(len(tasks.running))
 
     monkeypatch.setattr(ray_engine._Tasks, "submit", submit)
+    return counts
+
+
+def test_ray_stores_what_the_local_engine_does(cluster, tmp_path, undisturbed, monkeypatch, task_counts):
+    monkeypatch.setattr(ray_engine, "MIN_TASKS", 0)
     monkeypatch.setattr(ray_engine, "TASKS_PER_SLOT", 1)
     messages = faults.ray_sweep(cluster, tmp_path)
     assert_harmless(messages, tmp_path, undisturbed)
-    assert max(most) == 2  # one for each of the two slots, and no more at a time
+    assert max(task_counts) == 2  # one for each of the two slots, and no more at a time
+
+
+def test_jobs_limit_the_tasks_also_if_an_application_is_connected(cluster, task_counts):
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        RayEngine("cpu", jobs=1).run(batches(faults.RUNS)[:2], lambda message: None)
+    finally:
+        ray.shutdown()
+    assert task_counts == [1, 1]
 
 
 def test_an_error_is_not_retried_and_keeps_its_type(cluster):
@@ -77,6 +94,39 @@ def test_an_error_is_not_retried_and_keeps_its_type(cluster):
     with pytest.raises(UserError, match="no such problem") as caught:
         RayEngine("cpu", address=cluster.address).run([wrong], lambda message: None)
     assert "In a worker process" in caught.value.__notes__[0]
+
+
+def test_batches_that_run_are_stored_before_the_error_of_another_is_raised(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSTALE_SCRATCH", str(tmp_path))
+    monkeypatch.setattr(ray_engine, "_compute", faults.fail_while_another_runs)
+    messages = []
+
+    def receive(message):
+        messages.append(message)
+        (tmp_path / ("failed" if isinstance(message, str) else "begun")).touch()
+
+    with pytest.raises(DataError, match="the first batch failed"):
+        RayEngine("cpu", address=cluster.address).run(batches(faults.RUNS), receive)  # two run, and two wait
+    (warning,) = (message for message in messages if isinstance(message, str))
+    assert warning.startswith("a batch failed.") and warning.endswith("The error: the first batch failed")
+    finished = [message.records[0].run for message in messages if isinstance(message, Finished)]
+    assert batches(faults.RUNS)[1][0] in finished
+    while faults.running_tasks(cluster):  # they end, without a deadline
+        time.sleep(0.05)
+
+
+def test_a_checkpoint_stays_until_the_results_are_stored(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSTALE_SCRATCH", str(tmp_path))
+    monkeypatch.setattr(ray_engine, "_compute", faults.save_checkpoints)
+    seen = []
+
+    def receive(message):
+        if isinstance(message, Finished):
+            seen.append(checkpoint_path([record.run for record in message.records], tmp_path).exists())
+
+    RayEngine("cpu", address=cluster.address).run(batches(faults.RUNS), receive)
+    assert seen == [True] * len(batches(faults.RUNS))
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_a_node_with_other_versions_is_refused(cluster, monkeypatch):
@@ -138,3 +188,16 @@ def test_an_address_where_nothing_listens_is_one_line():
         address = f"127.0.0.1:{probe.getsockname()[1]}"
         with pytest.raises(UserError, match=rf"^no Ray cluster answers at '{address}' \(.*refused"):
             RayEngine("cpu", address=address).run([faults.RUNS[:1]], lambda message: None)
+
+
+def test_ray_that_does_not_start_is_one_line(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def fail(**options):
+        raise RuntimeError("no port is free")
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(UserError, match=r"^cannot start Ray on this machine: no port is free\. Choose --engine local"):
+        RayEngine("cpu").run([faults.RUNS[:1]], lambda message: None)
+    with pytest.raises(UserError, match=r"^cannot connect to a Ray cluster at 'auto': no port is free"):
+        RayEngine("cpu", address="auto").run([faults.RUNS[:1]], lambda message: None)

@@ -40,10 +40,20 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_file(path: Path, content: bytes, *, overwrite: bool = True) -> Path:
-    """Writes ``content`` atomically and returns ``path``."""
+    """Writes ``content`` atomically and returns ``path``.
+
+    A process whose clock is wrong may remove the temporary file as stale. Then it is written once more.
+    """
+    try:
+        _write_once(path, content, overwrite)
+    except FileNotFoundError:
+        _write_once(path, content, overwrite)
+    return path
+
+
+def _write_once(path: Path, content: bytes, overwrite: bool) -> None:
     with atomic_write(path, overwrite=overwrite) as file:
         file.write(content)
-    return path
 
 
 def require_writable(directory: Path) -> None:
@@ -58,7 +68,7 @@ def require_writable(directory: Path) -> None:
 
 
 def remove_stale_temporaries(directory: Path) -> None:
-    """Removes temporary files of killed processes, but none that may still be in use."""
+    """Removes temporary files of killed processes: those that are old by the clock of this machine."""
     for path in directory.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > MAX_TEMPORARY_AGE:

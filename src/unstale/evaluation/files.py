@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,31 +97,51 @@ def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> 
         return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
-def _check_bytes(path: Path, size: float) -> None:
-    """Refuse data that would not fit into memory, before it is unpacked."""
+def _max_bytes() -> int:
+    """The most bytes of data that are read, by the memory that is free now."""
     free = free_bytes(torch.device("cpu"))
-    limit = MAX_BYTES if free is None else min(MAX_BYTES, free // 2)
+    return MAX_BYTES if free is None else min(MAX_BYTES, free // 2)
+
+
+def _check_bytes(where: object, size: float, limit: float | None = None) -> None:
+    """Refuse data that would not fit into memory, before it is unpacked."""
+    limit = _max_bytes() if limit is None else limit
     if size > limit:
         raise EvaluationError(
-            f"{path} has {size / 2**30:,.1f} GiB of data when unpacked, and at most {limit / 2**30:,.1f} GiB are read; "
-            "give fewer transitions."
+            f"{where} has {size / 2**30:,.1f} GiB of data when unpacked, and at most {limit / 2**30:,.1f} GiB are "
+            "read; give fewer transitions."
         )
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:
     parquet = require("pyarrow.parquet", "pyarrow")
     about = parquet.read_metadata(path)
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    # Repeated values take no room in the file, but 8 bytes each in memory.
-    _check_bytes(path, sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in chunks))
-    table = parquet.read_table(path)
+    names = [name for name in (*REQUIRED, *OPTIONAL) if name in about.schema.to_arrow_schema().names]
+    _check_bytes(path, _parquet_bytes(about, names, path))
+    table = parquet.read_table(path, columns=names)
     found = {}
-    for name in (*REQUIRED, *OPTIONAL):
-        if name in table.column_names:
-            column = table[name].to_numpy()
-            found[name] = np.array(column.tolist()) if column.dtype == object else column
+    for name in names:
+        column = table[name].to_numpy()
+        found[name] = np.array(column.tolist()) if column.dtype == object else column
     return found
+
+
+def _parquet_bytes(about: Any, names: Sequence[str], path: Path) -> int:
+    """The bytes that columns of numbers take in memory. Text is refused: its size there is not known from the file."""
+    total = 0
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    for number in range(about.num_columns):
+        column = about.schema.column(number)
+        name = column.path.partition(".")[0]  # the path of a list goes on with its elements
+        if name not in names:
+            continue
+        if column.physical_type == "BYTE_ARRAY":
+            raise EvaluationError(f"the column {name} of {path} does not hold real numbers of one shape.")
+        # Repeated values take no room in the file, but 8 bytes each in memory.
+        width = max(8, column.length or 0)
+        chunks = [group.column(number) for group in groups]
+        total += sum(max(chunk.total_uncompressed_size, width * chunk.num_values) for chunk in chunks)
+    return total
 
 
 def _read_hdf5(path: Path) -> dict[str, Array]:
@@ -138,14 +158,14 @@ def _read_minari(name: str, space: ActionSpace | None, states: int | None) -> Tr
     minari = require("minari", "minari")
     try:
         dataset = minari.load_dataset(name)
-        episodes = list(dataset.iterate_episodes())
+        episodes = _read_episodes(dataset, f"the Minari dataset {name}")
         space = space or action_space(dataset.action_space)
     except EvaluationError:
         raise
     except Exception as error:
         raise EvaluationError(f"the Minari dataset {name} cannot be read: {first_line(error)}") from error
-    if not episodes or isinstance(episodes[0].observations, dict | tuple):
-        raise EvaluationError(f"the observations of the Minari dataset {name} have to be arrays.")
+    if not episodes:
+        raise EvaluationError(f"the Minari dataset {name} has no episodes.")
     columns = {
         "observations": [one.observations[:-1] for one in episodes],
         "next_observations": [one.observations[1:] for one in episodes],
@@ -156,6 +176,19 @@ def _read_minari(name: str, space: ActionSpace | None, states: int | None) -> Tr
         "truncated": [np.arange(len(one.rewards)) == len(one.rewards) - 1 for one in episodes],
     }
     return _transitions({column: np.concatenate(parts) for column, parts in columns.items()}, name, space, states)
+
+
+def _read_episodes(dataset: Any, where: str) -> list[Any]:
+    """All episodes, unless they are too large; how large is known only when they are read."""
+    episodes, size, limit = [], 0, _max_bytes()
+    for one in dataset.iterate_episodes():
+        if isinstance(one.observations, dict | tuple):
+            raise EvaluationError(f"the observations of {where} have to be arrays.")
+        parts = (one.observations, one.observations, one.actions, one.rewards)  # next_observations are a copy
+        size += sum(np.asarray(part).nbytes for part in parts)
+        _check_bytes(where, size, limit)
+        episodes.append(one)
+    return episodes
 
 
 def _transitions(columns: Mapping[str, Any], where: str, space: ActionSpace | None, states: int | None) -> Transitions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,17 +73,23 @@ class BatchRunner:
         """Sends steps, warnings, and in the end the results."""
         total = sum(cost(run) for run in batch)
         trainer = ControlTraining(batch[0], self.device) if is_control(batch[0]) else Training(batch, self.device)
+        made = self.made | {"data": _data_fingerprint(batch[0])}
         records = trainer.run(
             lambda steps: send(Steps(steps, total * steps / (len(batch) * batch[0].steps))),
-            Checkpoint(checkpoint_path(batch, self.checkpoints), send),
+            Checkpoint(checkpoint_path(batch, self.checkpoints), send, checkpoint_key(made, self.device)),
         )
-        send(Finished(records, self.made | {"data": _data_fingerprint(batch[0])}))
+        send(Finished(records, made))
 
 
 def checkpoint_path(batch: Batch, folder: Path) -> Path:
     """The checkpoint of a batch: the same for the same runs."""
     ids = " ".join(sorted(run.id for run in batch))
     return folder / f"{hashlib.sha256(ids.encode()).hexdigest()[:12]}.pt"
+
+
+def checkpoint_key(made: Mapping[str, str], device: str) -> str:
+    """What a run that continues has to share with the one that was interrupted, for the same numbers."""
+    return f"torch {made['torch_version']}, {device.partition(':')[0]}, data {made['data'] or 'none'}"
 
 
 def _data_fingerprint(run: Run) -> str:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ MIN_TASKS = 8  # submitted at a time, however few slots there are: they make an 
 CONNECT_TIMEOUT = 10.0  # seconds
 POLL_INTERVAL = 0.5  # seconds between two looks at the progress
 REPORT_INTERVAL = 1.0  # seconds between two reports of a task
+REMOVAL_TIMEOUT = 10.0  # seconds that a node may take to remove a checkpoint; otherwise it stays
 OBJECT_STORE_BYTES = 256 << 20  # of a Ray that is started here; the results of a batch are below 1 MB
 # Read when a process starts, or by the problems.
 ENVIRONMENT = ("MKL_CBWR", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "UNSTALE_DATA", "UNSTALE_SCRATCH")
@@ -69,10 +71,14 @@ class RayEngine:
                 tasks.submit(index, batches[index])
             for message in tasks.poll():
                 receive(message)
+            if tasks.failure is not None:
+                waiting.clear()
+        if tasks.failure is not None:
+            raise tasks.failure
 
     def _capacity(self) -> int:
         """The number of tasks to submit at a time. The cluster may grow and shrink."""
-        if self.device == "cpu" and self.jobs and self.address:
+        if self.device == "cpu" and self.jobs:
             return self.jobs
         return max(MIN_TASKS, TASKS_PER_SLOT * self._slots())
 
@@ -109,15 +115,32 @@ class RayEngine:
             )
         try:
             ray.init(**options, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"cannot connect to a Ray cluster at {self.address!r}: {one_line(error)}. Start one with "
-                "`ray start --head`, or omit --address. If it has a token, set RAY_AUTH_MODE=token here too."
-            ) from error
+        except (OSError, ValueError, RuntimeError) as error:
+            raise self._connection_error(error) from error
         try:
             yield
         finally:
             ray.shutdown()
+
+    def _connection_error(self, error: Exception) -> UserError:
+        if self.address is None:
+            return UserError(
+                f"cannot start Ray on this machine: {one_line(error)}. Choose --engine local, or give the --address of "
+                "a running cluster."
+            )
+        return UserError(
+            f"cannot connect to a Ray cluster at {self.address!r}: {one_line(error)}. Start one with "
+            "`ray start --head`, or omit --address. If it has a token, set RAY_AUTH_MODE=token here too."
+        )
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a task returns."""
+
+    finished: Finished
+    steps: Steps  # all
+    checkpoint_node: str | None  # the node that has a checkpoint of the batch, if one has
 
 
 class _Tasks:
@@ -127,38 +150,70 @@ class _Tasks:
         self.running: dict[Any, tuple[int, Batch]] = {}
         self._ray = ray
         self._compute = ray.remote(_compute).options(**options)
+        self._remove = ray.remote(_remove_checkpoint)
+        self._remove_options = {**options, "num_cpus": 0, "num_gpus": 0}
         self._device = device
         # With this process, so that it is lost only if this process is.
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
+        here = self._on_node(_node())
         self._inbox = ray.remote(_Inbox).options(num_cpus=0, scheduling_strategy=here).remote()
         self._reported: dict[int, Steps] = {}
+        self._begun: set[int] = set()
+        self.failure: Exception | None = None  # the first
 
     def submit(self, index: int, batch: Batch) -> None:
         task = self._compute.remote(index, batch, self._device, _versions(), self._inbox)
         self.running[task] = index, batch
 
     def poll(self) -> Iterator[Message]:
-        """Waits a moment, and returns what has arrived."""
+        """Waits a moment, and returns what has arrived. An error of a batch is kept, until those that run are done."""
         done, _ = self._ray.wait(list(self.running), num_returns=1, timeout=POLL_INTERVAL)
         for task in done:
-            index, batch = self.running[task]
-            finished, whole = self._result(task, batch)
-            del self.running[task]
-            yield from self._advance(index, whole)
-            yield finished
+            index, batch = self.running.pop(task)
+            try:
+                result = self._result(task, batch)
+            except Exception as error:
+                yield from self._fail(error)
+                continue
+            yield from self._advance(index, result.steps)
+            yield result.finished
+            if result.checkpoint_node is not None:  # no longer needed, now that the results are stored
+                self._remove_checkpoint(batch, result.checkpoint_node)
         with suppress(self._ray.exceptions.RayActorError):  # progress is lost with the inbox, results are not
             steps, warnings = self._ray.get(self._inbox.take.remote())
             yield from warnings
+            self._begun |= steps.keys()
             for index, now in steps.items():
                 yield from self._advance(index, now)
 
     def cancel(self) -> None:
         """Ends the tasks that are running, and forgets those that are not."""
         for task in self.running:
-            with suppress(Exception):  # of a connection that is lost
-                self._ray.cancel(task, force=True)
+            self._cancel(task)
+
+    def _cancel(self, task: Any) -> None:
+        with suppress(Exception):  # of a connection that is lost
+            self._ray.cancel(task, force=True)
+
+    def _fail(self, error: Exception) -> Iterator[str]:
+        """Keeps the first error, and cancels the batches that have not begun."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for task in [task for task, (index, _) in self.running.items() if index not in self._begun]:
+            self._cancel(task)
+            del self.running[task]
+        if self.running:
+            yield (
+                "a batch failed. The sweep ends when those that run are finished, or with Ctrl-C at once. The error: "
+                f"{one_line(error)[:300]}"
+            )
+
+    def _remove_checkpoint(self, batch: Batch, node: str) -> None:
+        removal = self._remove.options(**self._remove_options, scheduling_strategy=self._on_node(node)).remote(batch)
+        self._ray.wait([removal], timeout=REMOVAL_TIMEOUT)
+
+    def _on_node(self, node: str) -> Any:
+        return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _advance(self, index: int, now: Steps) -> Iterator[Steps]:
         """What a batch did beyond what was reported before. A batch that starts over reports less at first."""
@@ -167,7 +222,7 @@ class _Tasks:
             self._reported[index] = now
             yield Steps(now.count - before.count, now.cost - before.cost)
 
-    def _result(self, task: Any, batch: Batch) -> tuple[Finished, Steps]:
+    def _result(self, task: Any, batch: Batch) -> _Result:
         errors = self._ray.exceptions
         try:
             return self._ray.get(task)
@@ -201,17 +256,27 @@ class _Inbox:
         return taken
 
 
-def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], inbox: Any) -> tuple[Finished, Steps]:
-    """The task: the results of a batch, and all its steps."""
+def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], inbox: Any) -> _Result:
+    """The task: computes a batch. Its checkpoint stays until the driver has stored the results."""
     try:
         _require_versions(versions)
         reporter = _Reporter(index, inbox)
         BatchRunner(device, scratch_folder())(batch, reporter)
         assert reporter.finished is not None
-        checkpoint_path(batch, scratch_folder()).unlink(missing_ok=True)
-        return reporter.finished, reporter.steps
+        has_checkpoint = checkpoint_path(batch, scratch_folder()).exists()
+        return _Result(reporter.finished, reporter.steps, _node() if has_checkpoint else None)
     except Exception as error:  # not SystemExit: a worker that is told to stop is lost, and its batch is retried
         raise portable(error) from None
+
+
+def _remove_checkpoint(batch: Batch) -> None:
+    """The task that follows, on the same node."""
+    checkpoint_path(batch, scratch_folder()).unlink(missing_ok=True)
+
+
+def _node() -> str:
+    """The id of the node of this process."""
+    return _import_ray().get_runtime_context().get_node_id()
 
 
 class _Reporter:
@@ -221,6 +286,7 @@ class _Reporter:
         self.finished: Finished | None = None
         self.steps = Steps(0, 0.0)
         self._index, self._inbox = index, inbox
+        inbox.report.remote(index, self.steps)  # it has begun
         self._sent = time.monotonic()
 
     def __call__(self, message: Message) -> None:

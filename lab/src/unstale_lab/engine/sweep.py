@@ -60,7 +60,7 @@ def missing(runs: Sequence[Run], store: Store, device: str) -> list[list[Run]]:
 
 
 def run_batches(batches: Sequence[Batch], store: Store, engine: Engine, progress: Progress) -> None:
-    """Computes every batch, and adds it to the store when it is finished.
+    """Computes every batch, and adds it to the store when it is finished, without runs that another process has added.
 
     Raises:
         SweepError: not all runs are in the store in the end.
@@ -69,7 +69,10 @@ def run_batches(batches: Sequence[Batch], store: Store, engine: Engine, progress
     def receive(message: Message) -> None:
         match message:
             case Finished(records, made):
-                store.add(records, made)
+                have = store.ids()
+                new = [record for record in records if record.run.id not in have]
+                if new:
+                    store.add(new, made)
                 progress(len(records), 0, 0.0)
             case Steps(count, cost):
                 progress(0, count, cost)
