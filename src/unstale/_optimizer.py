@@ -524,7 +524,9 @@ class CorrectedOptimizer(Optimizer):
         gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
         gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
         norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", order))
-        self._scale_grad(float((as_float("max_norm", max_norm) / (norm + 1e-6)).clamp(max=1.0)))
+        most = as_float("max_norm", max_norm)
+        if most < math.inf:  # an infinite norm would make it NaN
+            self._scale_grad(float((most / (norm + 1e-6)).clamp(max=1.0)))
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -179,7 +179,7 @@ def check_groups(saved: Any, groups: Sequence[SavedGroup], part: tuple[int, int]
     shared = check_entries("'shared'", saved.get("shared", {}), [], ["skipped"])
     check_counter("'skipped'", shared.get("skipped", 0), most=MAX_STEPS)
     for name, group in zip(names, groups, strict=True):
-        if saved.get(name, {}) != {}:
+        if not _is_equal(saved.get(name, {}), {}):
             _check_group(f"'{name}'", saved[name], group, part)
 
 
