@@ -363,7 +363,8 @@ def page(results: dict[str, Any]) -> str:
         + (" (and of CUDA allocations)" if results["device"] == "cuda" else ""),
         "- *wrap-arounds*: how often all slots had been written again; at each of them every slot was compared with a "
         "list of past batches, computed in float64",
-        "- *weight, shift, η*: the largest relative error of these comparisons",
+        "- *weight, shift, η*: the largest error of these comparisons, relative to the largest entry; the terms "
+        "of η can cancel, and their rounding is then large beside what is left",
         "- *resumes exactly*: loading the state from the middle of the run gives the same bits a tenth of the run "
         "later",
         "",
