@@ -458,6 +458,37 @@ def late(group, rank, size):
 
 
 @fault
+def changed(group, rank, size):
+    """Groups that are added between backward and step, single samples of another network, and ranks that come late."""
+    options = options_of("CorrectedSGD", "dense")
+    found = {}
+    problem = Problem("CorrectedSGD", rank, size, group, "wrapper", **options)
+    problem.step()
+    problem.optimizer.backward(problem.batch())
+    added = nn.parallel.DistributedDataParallel(nn.Linear(1, 1), process_group=group)
+    problem.optimizer.add_param_group({"params": list(added.parameters())})
+    before = problem.result()
+    problem.optimizer.step()
+    found["moved"] = not torch.equal(before, problem.result())
+    problem = Problem("CorrectedSGD", rank, size, group, "wrapper", **options)
+    problem.train(2)
+    problem.rows, other = slice(rank, rank + 1), mlp()
+    evaluate = problem.batch()
+
+    def single():
+        prediction, target = evaluate()
+        return other(torch.ones(1, 3)).squeeze(-1) if rank == 1 else prediction, target
+
+    found["single"] = message_of(lambda: problem.step(single))
+    alone = Problem("CorrectedSGD", rank, size, group, "wrapper", **options)
+    with patch.object(dist, "is_initialized", lambda: False):
+        alone.optimizer.backward(alone.batch(alone.model))
+        alone.optimizer.step()
+    found["late"] = message_of(alone.step)
+    return found
+
+
+@fault
 def unsaid(group, rank, size):
     """Nothing says whether the ranks train one model."""
     gc.collect()

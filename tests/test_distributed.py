@@ -146,7 +146,33 @@ def test_ranks_that_are_made_after_the_optimizer_was_used(found):
     expected = Problem("CorrectedSGD", **options_of("CorrectedSGD", "window")).train()
     for result in of_all_ranks(found, "late"):
         assert_close(result["read"], expected, **EXACT)
-        assert re.match("RuntimeError: this optimizer has a state of 1 ranks, and there are 4 now", result["loaded"])
+        assert re.match("RuntimeError: this optimizer has a state of 1 rank.s., and there are 4 now", result["loaded"])
+
+
+def test_changes_in_the_middle(found):
+    for result in of_all_ranks(found, "changed"):
+        assert result["moved"]
+        assert re.match("ValueError: (target|prediction) depends on|RankError: rank 1 stopped", result["single"])
+        assert re.match("RuntimeError: this optimizer has a state of 1 rank.s., and there are 4 now", result["late"])
+
+
+def test_follow_after_a_batch_that_was_dropped():
+    problem = Problem("CorrectedSGD", **options_of("CorrectedSGD", "dense"))
+    problem.optimizer.backward(problem.batch())
+    problem.optimizer.zero_grad()
+    target = copy.deepcopy(problem.model)
+    problem.optimizer.follow(target)
+    problem.step(problem.batch(follower=target))
+
+
+def test_a_group_added_between_two_batches_of_a_step_is_saved():
+    problem = Problem("CorrectedSGD", **options_of("CorrectedSGD", "dense"))
+    first, *others = problem.model.parameters()
+    optimizer = problem.optimizer = unstale.CorrectedSGD([first], lr=0.1, beta=0.7, correction="dense")
+    optimizer.backward(problem.batch())
+    optimizer.add_param_group({"params": others})
+    problem.step()
+    optimizer.load_state_dict(optimizer.state_dict())
 
 
 def test_copies_keep_a_process_alone():

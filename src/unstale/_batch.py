@@ -100,7 +100,10 @@ class BackwardCall(NamedTuple):
         total, count = value.sum(), prediction.numel()
         share: Tensor | float
         if isinstance(self.weight, Tensor):
-            share = _expanded_weight(self.weight.detach(), prediction) / count
+            dtype = torch.promote_types(
+                self.weight.dtype, value.dtype
+            )  # a share of a half-precision weight rounds more
+            share = _expanded_weight(self.weight.detach().to(dtype), prediction) / count
             check = total + (share * 0).sum()
         else:
             share = self.weight / count

@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is one real number, possibly infinite or NaN: of Python, of numpy, or a tensor of shape []."""
+    """Whether ``value`` is one real number, possibly infinite or NaN: of Python, of numpy, or a tensor of one entry."""
     if isinstance(value, Tensor):
-        return value.ndim == 0 and is_real(value)
+        return value.numel() == 1 and is_real(value)
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

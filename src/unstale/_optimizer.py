@@ -99,7 +99,9 @@ class CorrectedOptimizer(Optimizer):
         """Forget everything that is not saved."""
         self._groups: list[ParamGroup] = []
         self._ranks = Ranks()  # this process alone, until parameters are looked for on others
+        self._was_initialized = False  # torch.distributed, when they were
         self._is_compared = False  # with the other ranks, since parameters or a state were added
+        self._is_looking = True  # for the ranks, since then
         self._calls: list[BackwardCall] = []  # of backward, since the last step
         self._skip_step = False
         self._warned: set[str] = set()
@@ -124,7 +126,7 @@ class CorrectedOptimizer(Optimizer):
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
-        self._is_compared = False
+        self._is_compared, self._is_looking = False, True
 
     def follow(self, network: nn.Module | Iterable[nn.Module | Tensor]) -> None:
         """Follow a target network: targets also change when *its* parameters move.
@@ -166,7 +168,7 @@ class CorrectedOptimizer(Optimizer):
         for settings in self.param_groups:
             followed_by(settings, self.param_groups, both)
         self.followed = both
-        self._groups = []
+        self._groups, self._is_compared = [], False
 
     # --------------------------------------------------------------------------------------------------- backward
 
@@ -318,7 +320,7 @@ class CorrectedOptimizer(Optimizer):
                 [type(self).__name__, steps], self.param_groups, [*self.followed, *moments]
             )
         _ranks.check_same(vote.received)
-        self._is_compared = True
+        self._is_compared, self._is_looking = True, False
 
     def _prepare(self, batch: EvaluatedBatch, groups: list[ParamGroup]) -> PreparedBatch:
         """Trace a batch and begin the step: everything that can refuse a batch before gradients are computed."""
@@ -334,9 +336,13 @@ class CorrectedOptimizer(Optimizer):
             self._trace(batch, [group for group in groups if group.needs_samples])
             self._refuse_swapped(batch)
         is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
+        if self._ranks.has_wrappers:  # they would wait for the gradients of a prediction that has none
+            is_single = False
+            if not sampled and not self._holds_any(reached_leaves(batch.prediction)):
+                raise ValueError(UNRELATED_PREDICTION)
         traced = self._trace(batch, [] if is_single else sampled)
         for group in groups:
-            if self._calls:
+            if self._calls and group.has_begun:
                 group.check_followed()
             else:
                 group.begin_step()
@@ -428,22 +434,25 @@ class CorrectedOptimizer(Optimizer):
 
     def ready_groups(self) -> list[ParamGroup]:
         """The parameter groups with what they keep between ``backward`` and ``step``."""
-        if len(self._groups) < len(self.param_groups) or not self._is_compared:
+        if self._is_looking or self._was_initialized != _ranks.is_initialized():
             self._find_ranks()
         self._groups += self._make_groups(self.param_groups, len(self._groups))
         return self._groups
 
     def _find_ranks(self) -> None:
-        """Look for the ranks, again and again until the first batch: they may be made after the optimizer is used."""
+        """Look for the ranks, again and again until the first step: they may be made after the optimizer is used."""
         found = _ranks.find(self._process_group, self._all_parameters())
-        if found.is_same(self._ranks):
-            return
-        if self._groups and found.size != self._ranks.size and self._has_stepped():
-            raise RuntimeError(
-                f"this optimizer has a state of {self._ranks.size} ranks, and there are {found.size} now: call "
-                "init_process_group() and make DistributedDataParallel before load_state_dict() and the first step."
-            )
-        self._ranks, self._groups = found, []
+        if self._groups and (found.rank, found.size) != (self._ranks.rank, self._ranks.size):
+            if self._calls or self._has_stepped():
+                raise RuntimeError(
+                    f"this optimizer has a state of {self._ranks.size} rank(s), and there are {found.size} now: call "
+                    "init_process_group() and make DistributedDataParallel before the first batch and before "
+                    "load_state_dict(), or make a new optimizer afterwards, and load the state there."
+                )
+            self._groups = []
+        self._ranks, self._was_initialized = found, _ranks.is_initialized()
+        for group in self._groups:
+            group.set_ranks(found)
 
     def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
         return [
@@ -582,6 +591,7 @@ class CorrectedOptimizer(Optimizer):
             shared["skipped"] = shared.get("skipped", 0) + 1
         else:
             self._move(groups, gradients)
+        self._is_looking = False
         self._forget_batches()
         return loss
 
@@ -698,6 +708,7 @@ class CorrectedOptimizer(Optimizer):
         momentum stays, uncorrected, with a warning.
         """
         states = state_dict if isinstance(state_dict, list) and state_dict else [state_dict]
+        self._is_looking = True
         self.ready_groups()
         try:
             prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))

@@ -101,9 +101,18 @@ class ParamGroup:
     # --------------------------------------------------------------------------------------------------- backward
 
     def option(self, name: str) -> float | Tensor:
-        """A number among the options, in floating point: torch has no whole numbers of more than 64 bits."""
+        """A number among the options: a tensor ``[]``, or a float (torch has no whole numbers of more than 64 bits)."""
         value = self.settings[name]
-        return value if isinstance(value, Tensor) else float(value)
+        return value.reshape(()) if isinstance(value, Tensor) else float(value)
+
+    def set_ranks(self, ranks: Ranks) -> None:
+        """Ranks of the same number, found again."""
+        self._ranks = ranks
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the point where the parameters were is known, if the correction needs it."""
+        return self._point is not None or not self.needs_displacement
 
     def begin_step(self) -> None:
         """Remember where the parameters are when the first batch of a step is linearized."""

@@ -79,12 +79,10 @@ class Ranks:
         self._wrappers = wrappers
         self._device = device
 
-    def is_same(self, other: Ranks) -> bool:
-        """Whether these are the same ranks, whose gradients are averaged by the same wrappers."""
-        wrappers = [list(map(id, ranks._wrappers)) for ranks in (self, other)]
-        return (self.rank, self.size, self._group) == (other.rank, other.size, other._group) and wrappers[
-            0
-        ] == wrappers[1]
+    @property
+    def has_wrappers(self) -> bool:
+        """Whether ``DistributedDataParallel`` averages gradients while they are computed."""
+        return self.size > 1 and bool(self._wrappers)
 
     @property
     def averages_gradients(self) -> bool:
@@ -236,9 +234,13 @@ def _hash_of(settings: Sequence[dict[str, Any]]) -> float:
     """Of the options of all groups."""
 
     def plain(value: Any) -> Any:
-        return value.tolist() if isinstance(value, Tensor) else value
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        if isinstance(value, Tensor):
+            return value.tolist()
+        return value if isinstance(value, int | float | str | None) else type(value).__name__  # no addresses
 
-    options = [{key: str(plain(value)) for key, value in group.items() if key != "params"} for group in settings]
+    options = [{key: plain(value) for key, value in group.items() if key != "params"} for group in settings]
     return float(zlib.crc32(repr(options).encode()))
 
 
@@ -256,6 +258,11 @@ def _differ(one: list[float], other: list[float], tolerance: float) -> bool:
     return present != also_present or any(abs(a - b) > bound for a, b in zip(numbers, other_numbers, strict=True))
 
 
+def is_initialized() -> bool:
+    """Whether ``torch.distributed`` has a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def find(process_group: Any, parameters: Sequence[Tensor]) -> Ranks:
     """The ranks that train these parameters together.
 
@@ -264,7 +271,7 @@ def find(process_group: Any, parameters: Sequence[Tensor]) -> Ranks:
             ``DistributedDataParallel`` that holds parameters.
         parameters: of the optimizer.
     """
-    if process_group is None or not (dist.is_available() and dist.is_initialized()):
+    if process_group is None or not is_initialized():
         return Ranks()
     wrappers = _wrappers_of(parameters)
     device = parameters[0].device

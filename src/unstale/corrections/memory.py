@@ -51,7 +51,7 @@ def check_memory(needed: int, limit: float | None, device: torch.device, plan: P
     elif needed <= limit:
         return
     else:
-        bound = f"memory_limit, {limit / GIB:.3g} GiB"
+        bound = f"memory_limit, {float(limit) / GIB:.3g} GiB"
     advice = {
         "dense": "Use correction='reservoir'",
         "blocks": "Use a smaller block_size, or correction='reservoir'",
