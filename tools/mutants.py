@@ -78,8 +78,8 @@ MUTANTS = [
     Mutant(
         "ranks: η of every rank by itself",
         OPTIMIZER,
-        "self._ranks.mean_(group.eta(state, beta, self._calls))",
-        "group.eta(state, beta, self._calls)",
+        "self._ranks.mean_(self._eta(group, state, beta))",
+        "self._eta(group, state, beta)",
         (RANKS,),
     ),
     Mutant(
@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         "ranks: plan for the batch of one rank",
-        PARAM_GROUP,
+        OPTIMIZER,
         "sum(int(samples) for samples, *_ in vote.received))",
         "len(batch.prediction))",
         (RANKS,),
@@ -649,7 +649,11 @@ MUTANTS = [
         (REFERENCE,),
     ),
     Mutant(
-        "ε is not debiased (Adam)", OPTIMIZERS, 'add_(weight * settings["eps"])', 'add_(settings["eps"])', (REFERENCE,)
+        "ε is not debiased (Adam)",
+        OPTIMIZERS,
+        'add_(weight * float(settings["eps"]))',
+        'add_(float(settings["eps"]))',
+        (REFERENCE,),
     ),
     Mutant("few slots do not warn (plan)", SELECT, "MIN_SAMPLING_RATIO * batch * memory * 0.8", "0", (PLANS,)),
     Mutant(
