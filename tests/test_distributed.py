@@ -181,6 +181,21 @@ def test_copies_keep_a_process_alone():
     assert copy.deepcopy(unstale.CorrectedSGD(nn.Linear(2, 1), lr=0.1))._process_group == "auto"
 
 
+def test_a_copy_of_an_oracle_goes_on_as_one_that_loads_its_state():
+    """Without its past batches, which would otherwise be taken off the momentum."""
+    options = options_of("CorrectedSGD", "oracle")
+    problem, loaded = (Problem("CorrectedSGD", **options) for _ in range(2))
+    problem.train(5)
+    loaded.model.load_state_dict(problem.model.state_dict())
+    loaded.generator.set_state(problem.generator.get_state())
+    with pytest.warns(UserWarning, match="past batches of correction='oracle'"):
+        loaded.optimizer.load_state_dict(problem.optimizer.state_dict())
+    with pytest.warns(UserWarning, match="past batches of correction='oracle'"):
+        problem.model, problem.optimizer = copy.deepcopy((problem.model, problem.optimizer))
+    problem.net = problem.model
+    assert_close(problem.train(5), loaded.train(5), **EXACT)
+
+
 def test_without_a_wrapper_the_user_says_what_is_trained(found):
     results = of_all_ranks(found, "unsaid")
     for rank, result in enumerate(results):

@@ -56,6 +56,10 @@ from .per_sample.slow import warn_slow
 MAX_CALLS = 1 << 20
 
 
+PAST_BATCHES_LOST = (
+    "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients from before "
+    "it was saved stay in the momentum as they are, uncorrected, until they have decayed."
+)
 UNRELATED_PREDICTION = (
     "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
     "the optimizer from the model that predicts), or reentrant checkpointing hides them (use checkpoint(..., "
@@ -721,11 +725,7 @@ class CorrectedOptimizer(Optimizer):
         self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
         if is_forgetful:
-            warnings.warn(
-                "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients "
-                "from before it was saved stay in the momentum as they are, uncorrected, until they have decayed.",
-                stacklevel=user_stacklevel(),
-            )
+            warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())
 
     def _prepared_state(self, states: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
         """This rank's part of checked states, copied; and whether it lacks past batches."""
@@ -764,6 +764,11 @@ class CorrectedOptimizer(Optimizer):
         self.followed = self.__dict__.get("followed", [])
         self._process_group = self.__dict__.get("_process_group", "auto")
         self.watchers = self.__dict__.get("watchers", [])
+        for state in cast(dict[str, Any], self.state).values():
+            # An oracle's past batches are not copied: without them it would take their gradients off the momentum.
+            if state.get("memory") and state["plan"]["correction"] == "oracle":
+                state["memory"] = {}
+                warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())
 
 
 def _check_parameters(parameters: list[Any]) -> None:
