@@ -1,8 +1,8 @@
 """Memory of a training step.
 
 On CUDA the allocator reports the true peak of a step. On a CPU there is no reliable count: the size of the optimizer's
-state is summed, and the growth of the process during a step is reported where the system provides it. The latter is a
-lower bound, because a step may reuse memory that the process has freed but not returned.
+state is summed, and the growth of the resident set during a step is reported where the system provides it. The latter
+is a lower bound, because a step may reuse memory that the process has freed but not returned.
 """
 
 from __future__ import annotations

@@ -651,8 +651,8 @@ MUTANTS = [
     Mutant(
         "ε is not debiased (Adam)",
         OPTIMIZERS,
-        'add_(weight * float(settings["eps"]))',
-        'add_(float(settings["eps"]))',
+        'add_(weight * as_scalar(settings["eps"]))',
+        'add_(as_scalar(settings["eps"]))',
         (REFERENCE,),
     ),
     Mutant("few slots do not warn (plan)", SELECT, "MIN_SAMPLING_RATIO * batch * memory * 0.8", "0", (PLANS,)),

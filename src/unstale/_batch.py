@@ -100,9 +100,8 @@ class BackwardCall(NamedTuple):
         total, count = value.sum(), prediction.numel()
         share: Tensor | float
         if isinstance(self.weight, Tensor):
-            dtype = torch.promote_types(
-                self.weight.dtype, value.dtype
-            )  # a share of a half-precision weight rounds more
+            # The share of a half-precision weight would be rounded to half precision.
+            dtype = torch.promote_types(self.weight.dtype, value.dtype)
             share = _expanded_weight(self.weight.detach().to(dtype), prediction) / count
             check = total + (share * 0).sum()
         else:

@@ -25,6 +25,11 @@ def is_finite(value: Any) -> bool:
         return False
 
 
+def as_scalar(value: Any) -> float | Tensor:
+    """A checked number as torch takes it: a tensor ``[]``, which is not read, or a float (no int beyond 64 bits)."""
+    return value.reshape(()) if isinstance(value, Tensor) else float(value)
+
+
 def as_float(name: str, value: Any) -> float:
     """A number as a float; or an error, also for whole numbers that are too large for one."""
     if not is_number(value):

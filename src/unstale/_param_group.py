@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import corrections
 from ._batch import BackwardCall, EvaluatedBatch
+from ._checks import as_scalar
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still
 from ._ranks import Ranks
@@ -101,9 +102,8 @@ class ParamGroup:
     # --------------------------------------------------------------------------------------------------- backward
 
     def option(self, name: str) -> float | Tensor:
-        """A number among the options: a tensor ``[]``, or a float (torch has no whole numbers of more than 64 bits)."""
-        value = self.settings[name]
-        return value.reshape(()) if isinstance(value, Tensor) else float(value)
+        """A number among the options."""
+        return as_scalar(self.settings[name])
 
     def set_ranks(self, ranks: Ranks) -> None:
         """Ranks of the same number, found again."""

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
+from ._checks import as_scalar
 from ._optimizer import CorrectedOptimizer
 from ._options import DOC, Options
 from ._state import GroupState
@@ -145,7 +146,7 @@ class CorrectedRMSprop(CorrectedOptimizer):
         batch: Linearization | None,
     ) -> Tensor:
         mean = _running(state, gradient.square(), settings["alpha"])
-        direction = momentum / mean.sqrt().add_(float(settings["eps"]))
+        direction = momentum / mean.sqrt().add_(as_scalar(settings["eps"]))
         return limited(direction) if settings["correction"] != "none" else direction
 
 
@@ -160,7 +161,7 @@ def _debiased(state: GroupState, settings: dict[str, Any], momentum: Tensor, squ
     mean = _running(state, square, beta2)
     weight = state["mean_weight"]
     scale = weight / math.sqrt(1 - beta2 ** float(state["step"]))
-    return momentum / mean.sqrt().mul_(scale).add_(weight * float(settings["eps"]))
+    return momentum / mean.sqrt().mul_(scale).add_(weight * as_scalar(settings["eps"]))
 
 
 def _running(state: GroupState, square: Tensor, beta: float) -> Tensor:
