@@ -162,7 +162,14 @@ def test_follow_after_a_batch_that_was_dropped():
     problem.optimizer.zero_grad()
     target = copy.deepcopy(problem.model)
     problem.optimizer.follow(target)
-    problem.step(problem.batch(follower=target))
+    expected = Problem("CorrectedSGD", **options_of("CorrectedSGD", "dense"))
+    expected.batch()  # the one that was dropped
+    expected_target = copy.deepcopy(expected.model)
+    expected.optimizer.follow(expected_target)
+    for _ in range(3):
+        problem.step(problem.batch(follower=target))
+        expected.step(expected.batch(follower=expected_target))
+    assert_close(problem.result(), expected.result(), **EXACT)
 
 
 def test_a_group_added_between_two_batches_of_a_step_is_saved():
@@ -172,7 +179,11 @@ def test_a_group_added_between_two_batches_of_a_step_is_saved():
     optimizer.backward(problem.batch())
     optimizer.add_param_group({"params": others})
     problem.step()
+    mu = optimizer.state_of("group 1")["mu"].clone()
     optimizer.load_state_dict(optimizer.state_dict())
+    assert torch.equal(optimizer.state_of("group 1")["mu"], mu)
+    problem.step()
+    assert optimizer.state_of("group 1")["eta_norm"] > 0  # the first displacement counts
 
 
 def test_copies_keep_a_process_alone():
