@@ -153,7 +153,7 @@ def page(machine_info: dict, cells: list[Cell], rates: dict[int, float], command
     lines = [
         "# Image networks and Atari games",
         "",
-        f"{machine}. Run: `{command}`. Medians, with quartiles in parentheses; a step is one of all runs in the batch.",
+        f"{machine}. Run: `{command}`. Medians, with quartiles in parentheses; a step advances all runs of the batch.",
         "",
         "| network | precision | runs | method | ms per step | × Adam | extra MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
