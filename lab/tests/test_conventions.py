@@ -1,4 +1,4 @@
-"""Runs "as the authors ran it" and "as the text has it", against loops that follow the definitions."""
+"""Runs "as the authors ran it" and "as described in the text", against loops that follow the definitions."""
 
 from __future__ import annotations
 

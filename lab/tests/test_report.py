@@ -194,8 +194,8 @@ def test_describe_results_counts_answers():
         "1 holds, 1 holds in part, 1 does not hold, 1 is shown only and 21 are not run"
     )
     assert describe_results(records).startswith(
-        "Of the paper's 25 claims, as the text has it, 1 holds, 1 holds in part, 1 does not hold, 1 is shown only and "
-        "21 are not run; as the authors ran it, 2 hold and 23 are not run."
+        "Of the paper's 25 claims, as described in the text, 1 holds, 1 holds in part, 1 does not hold, 1 is shown "
+        "only and 21 are not run; as the authors ran it, 2 hold and 23 are not run."
     )
     assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
 
@@ -604,11 +604,11 @@ def test_markdown_has_every_claim_and_valid_links(report_folder):
 
 def test_markdown_opens_with_the_answer(report_folder):
     lines = [line for line in (report_folder / "REPORT.md").read_text("utf-8").splitlines() if line]
-    assert lines[1].startswith("Of the paper's 25 claims, as the text has it, 1 holds")
+    assert lines[1].startswith("Of the paper's 25 claims, as described in the text, 1 holds")
     assert lines[2].startswith("μ: momentum.")
-    assert lines[3] == "| # | claim | in the paper | as the text has it | as the authors ran it | why | figures |"
+    assert lines[3] == "| # | claim | in the paper | as described in the text | as the authors ran it | why | figures |"
     both = next(line for line in lines if line.startswith("| 4 |"))
-    assert "| ✗ does not hold | ✓ holds | As the text has it: The methods do not separate" in both
+    assert "| ✗ does not hold | ✓ holds | As described in the text: The methods do not separate" in both
     assert "As the authors ran it: μ\\* has 0.39x the error of μ. | [fig4](#fig4) |" in both
     none = next(line for line in lines if line.startswith("| 1 |"))
     assert none.endswith("| – not run | – not run | Not run at a scale at which claims are judged. | – |")
@@ -650,10 +650,10 @@ def test_html_has_one_answer_per_reading(report_folder):
     one, two, none = (claim_html(page, number) for number in (3, 4, 1))
     outside = one[: one.index("<details>")]
     assert re.findall(r'class="badge" data-answer="([^"]+)"', outside) == ["holds in part"]
-    assert "as the text has it" not in outside and "μ̂ has 0.63x the error of μ at α ≤ 0.1" in outside
+    assert "as described in the text" not in outside and "μ̂ has 0.63x the error of μ at α ≤ 0.1" in outside
     outside = two[: two.index("<details>")]
     assert re.findall(r'class="badge" data-answer="([^"]+)"', outside) == ["does not hold", "holds"]
-    assert outside.index("as the text has it") < outside.index("as the authors ran it")
+    assert outside.index("as described in the text") < outside.index("as the authors ran it")
     assert "section 3.1, figure 1" in none and 'data-answer="not run"' in none and "<details>" not in none
 
 
@@ -739,7 +739,7 @@ def test_small_runs_follow_the_tally_of_others():
     small = replace(lab_samples.replay(), scale="quick", measured=["Momentum ended at 0.03."])
     tally, measured, note = answer([small, lab_samples.online()]).split("\n")
     assert (
-        tally.startswith("Of the paper's 25 claims, as the text has it, 1 does not hold and 24")
+        tally.startswith("Of the paper's 25 claims, as described in the text, 1 does not hold and 24")
         and measured == "Momentum ended at 0.03."
     )
     assert "results/REPORT.md" in note

@@ -45,7 +45,7 @@ class Run:
     trace_decay: float = 0.0  # λ of accumulating eligibility traces; 0: none
     slots: int = 0  # of a reservoir correction
     trust: float = -1.0  # bound κ on the correction instead of the method's; 0: no bound; negative: the method's
-    convention: str = "text"  # of ``engine.conventions``: as the paper's text has it, or "code": as the authors ran it
+    convention: str = "text"  # of ``engine.conventions``: as described in the text, or "code": as the authors ran it
     initialization: str = "default"  # of ``engine.layers.INITIALIZATIONS``; "glorot": Glorot uniform, biases 0
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ DEVIATIONS = (
         "on a fixed set of states of the same distribution, which is less noisy",
     ),
     Deviation(
-        "Oracle, as the text has it",
+        "Oracle, as described in the text",
         "weights cut off after 2/(1-β) batches, so that they sum to 0.87 or 0.88",
         "the same batches, with weights scaled to the sum of momentum's",
     ),
@@ -108,7 +108,7 @@ DEVIATIONS = (
     Deviation(
         "Some layers only (figure 13)",
         "the code has no working version",
-        "as the text has it, and with the conventions of the rest of the code",
+        "as described in the text, and with the conventions of the rest of the code",
     ),
     Deviation(
         "Control",

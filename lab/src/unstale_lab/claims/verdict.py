@@ -14,7 +14,7 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 # The paper's text and the authors' code differ in places. Claims are answered for both.
 Reading = Literal["text", "code"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
-READING_NAMES: dict[Reading, str] = {"text": "as the text has it", "code": "as the authors ran it"}
+READING_NAMES: dict[Reading, str] = {"text": "as described in the text", "code": "as the authors ran it"}
 
 
 @dataclass(frozen=True)

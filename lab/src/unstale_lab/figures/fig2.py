@@ -42,8 +42,8 @@ TEXT_GRID = Grid(
 # Width, batch size and β at the scale "large". Batches of 16 at β 0.99, where the oracle evaluates 3,200 images per
 # step, would take most of the time of the whole figure.
 LARGE_SETTINGS = {(16, 16, 0.9), (8, 16, 0.9), (16, 4, 0.9), (16, 4, 0.99)}
-# Runs that differ in momentum and initialization: as the text has it, as in much of the authors' code, as in their code
-# for SVHN.
+# Runs that differ in momentum and initialization: as described in the text, as in much of the authors' code, as in
+# their code for SVHN.
 DAMPED, UNDAMPED, CODE = "damped", "undamped", "as the authors ran it"
 GRIDS = {
     DAMPED: TEXT_GRID,

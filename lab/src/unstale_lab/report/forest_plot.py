@@ -19,7 +19,7 @@ MARKERS: dict[Reading, str] = {"text": "o", "code": "D"}
 
 
 def draw_forest(rows: Sequence[ForestRow]) -> Figure:
-    """Draw all rows from top to bottom: filled circles as the text has it, hollow diamonds as the authors ran it."""
+    """Draw all rows from top to bottom: circles as described in the text, hollow diamonds as the authors ran it."""
     figure = Figure(figsize=(8.6, 0.26 * len(rows) + 1.2), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")

@@ -11,8 +11,8 @@ GLOSSARY: dict[str, str] = {
     "one is refuted, and is undecided otherwise. “Shown”: the paper draws no conclusion from the figure. “Not run”: "
     "nothing was measured.",
     "Two readings": "the paper's text and the authors' code differ in places, such as the factor 1-β in the momentum. "
-    "“As the text has it” follows the text, “as the authors ran it” the code. Claims for which they differ have two "
-    "answers.",
+    "“As described in the text” follows the text, “as the authors ran it” the code. Claims for which they differ have "
+    "two answers.",
     "Reduced scale": "fewer seeds, steps or settings than in the paper. Such runs cannot refute a claim, and confirm "
     "it at most in part.",
     "μ, μ*, μ̂, μ̂ diag": "standard momentum; the oracle, which recomputes all remembered gradients at the current "

@@ -33,7 +33,7 @@ def _record(claim: Claim, verdicts: Sequence[Record]) -> Record:
 
 
 def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Record:
-    """Combine the verdicts of all scopes. Where the authors ran what the text has, there is one verdict for both."""
+    """Combine the verdicts of all scopes. If the authors ran what the text describes, one verdict serves both."""
     judged = [verdict for verdict in verdicts if not verdict["is_extra"]]
     if reading == "code" and claim.has_two_readings and not any(v["reading"] == "code" for v in judged):
         return {"answer": "not run", "why": "", "is_own": False}

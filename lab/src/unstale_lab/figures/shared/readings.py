@@ -1,4 +1,4 @@
-"""The two readings of a figure: as the paper's text has it, and as the authors' code ran it."""
+"""The two readings of a figure: as described in the paper's text, and as the authors' code ran it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_authors_ran(grid: Grid, quick: Choices | None = None, smoke: Choices | No
     """Return the grid of the authors' code: its conventions, the paper's methods, and other choices.
 
     Args:
-        grid: as the text has it.
+        grid: as described in the text.
         quick: what the scale "quick" reduces among ``more``.
         smoke: what the scale "smoke" reduces among ``more``.
         more: the authors' choices.
