@@ -1,45 +1,121 @@
-"""Times the phases of a step: passes through the network, and the correction."""
+"""Times the phases of a step: passes through the network, and the correction.
+
+On a CPU the clock is read around each phase. On a GPU a profiler adds up the times of the kernels that a phase
+launches: a small network computes faster than the CPU launches its kernels, so that a clock would measure the CPU.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 PASSES, CORRECTION = "seconds in passes", "seconds in the correction"
+PHASES = (PASSES, CORRECTION)  # of a step, in this order; a method without correction has the first alone
 WARMUP_STEPS = 20  # not timed: the first steps allocate memory and choose kernels
+PROFILED_STEPS = 50  # a multiple of the steps between two updates of the dense correction's matrix
 
 
-class PhaseTimer:
-    """Mean seconds per step of each phase since the last ``pop``. The device is synchronized around every phase."""
+class PhaseTimer(ABC):
+    """Mean seconds per step of each phase."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._entered = dict.fromkeys((PASSES, CORRECTION), 0)  # how often a phase began, warm-up included
-        self._seconds: dict[str, list[float]] = {phase: [] for phase in self._entered}
+        self._steps = 0  # begun so far, warm-up included
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the body of a ``with`` statement as a phase of the current step."""
-        self._synchronize()
+        if name == PASSES:
+            self._steps += 1
+        with self._timed(name):
+            yield
+
+    def means(self, runs: int) -> dict[str, Tensor]:
+        """Return the mean seconds of each phase so far, the same for all ``[runs]``; NaN if none was timed."""
+        return {name: torch.full((runs,), mean, device=self._device) for name, mean in self._means().items()}
+
+    @abstractmethod
+    def _timed(self, name: str) -> Any:
+        """Return a context that times its body as part of a phase."""
+
+    @abstractmethod
+    def _means(self) -> Mapping[str, float]: ...
+
+
+class ClockTimer(PhaseTimer):
+    """Reads the clock of the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._seconds: dict[str, list[float]] = {name: [] for name in PHASES}
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self._synchronize()
-        self._entered[name] += 1
-        if self._entered[name] > WARMUP_STEPS:
+        if self._steps > WARMUP_STEPS:
             self._seconds[name].append(time.perf_counter() - started)
 
-    def pop(self, runs: int) -> dict[str, Tensor]:
-        """Return the mean seconds of each phase, the same for all ``[runs]``, and start over; NaN if none was timed."""
-        means = {name: sum(each) / len(each) if each else math.nan for name, each in self._seconds.items()}
-        for seconds in self._seconds.values():
-            seconds.clear()
-        return {name: torch.full((runs,), mean, device=self._device) for name, mean in means.items()}
+    def _means(self) -> Mapping[str, float]:
+        return {name: sum(each) / len(each) if each else math.nan for name, each in self._seconds.items()}
 
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+
+class KernelTimer(PhaseTimer):
+    """Profiles ``PROFILED_STEPS`` steps after the warm-up and adds up the times of their kernels."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._profiler: torch.profiler.profile | None = None
+        self._found = dict.fromkeys(PHASES, math.nan)
+
+    def _timed(self, name: str) -> Any:
+        if name == PASSES and self._steps == WARMUP_STEPS + 1:
+            activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+            self._profiler = torch.profiler.profile(activities=activities)
+            self._profiler.start()
+        elif name == PASSES and self._steps == WARMUP_STEPS + PROFILED_STEPS + 1:
+            self._stop(PROFILED_STEPS)
+        return torch.profiler.record_function(name)
+
+    def _means(self) -> Mapping[str, float]:
+        if self._profiler is not None:  # the run is shorter than the profile
+            self._stop(self._steps - WARMUP_STEPS)
+        return self._found
+
+    def _stop(self, steps: int) -> None:
+        assert self._profiler is not None
+        torch.cuda.synchronize(self._device)
+        self._profiler.stop()
+        self._found = {name: total / steps for name, total in kernel_seconds(self._profiler.events()).items()}
+        self._profiler = None
+
+
+def make_phase_timer(device: torch.device) -> PhaseTimer:
+    """Return the timer for a device."""
+    return KernelTimer(device) if device.type == "cuda" else ClockTimer(device)
+
+
+def kernel_seconds(events: Iterable[Any]) -> dict[str, float]:
+    """Return the sum of the times of the kernels that each phase launched; NaN if it launched none.
+
+    Args:
+        events: of a profiler. Each launch belongs to an operation of the CPU, and the operations to the phase around
+            them. The phases themselves are listed as kernels, too, from their first kernel to their last, and skipped.
+    """
+    found: dict[str, float] = {}
+    for event in events:
+        if event.name in PHASES and event.device_type.name == "CPU":
+            found[event.name] = found.get(event.name, 0.0) + _microseconds(event) / 1e6
+    return {name: found.get(name) or math.nan for name in PHASES}
+
+
+def _microseconds(event: Any) -> float:
+    own = sum(kernel.duration for kernel in event.kernels if kernel.name not in PHASES)
+    return own + sum(_microseconds(child) for child in event.cpu_children)

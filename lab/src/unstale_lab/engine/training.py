@@ -29,7 +29,7 @@ from .data import Feed, Samples, to_device
 from .layers import INITIALIZATIONS
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
 from .network import ACTIVATIONS, ForwardPass
-from .phase_timer import CORRECTION, PASSES, PhaseTimer
+from .phase_timer import CORRECTION, PASSES, make_phase_timer
 from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
 from .step_timer import StepTimer
 from .torch_compile import can_compile, compile_once
@@ -132,7 +132,7 @@ class Training:
             self.oracle_chunk = max(first.batch, cached) if device == "cpu" else len(self.ages)
             self.age_weight = (1 - self.beta).unsqueeze(-1) * self.beta.unsqueeze(-1) ** self.ages
         self.history = ParameterHistory(self.theta, horizon) if first.measure else None
-        self.phase_timer = PhaseTimer(self.theta.device) if "phases" in first.measure else None
+        self.phase_timer = make_phase_timer(self.theta.device) if "phases" in first.measure else None
         measures_trust = "trust" in first.measure and self.correction is not None
         self.trust_statistics = TrustStatistics(self.theta) if measures_trust else None
         self.value_sets = {
