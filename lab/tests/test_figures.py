@@ -864,11 +864,11 @@ def test_claim23_without_finished_games():
     assert find("claim23").panels(own)
 
 
-@pytest.mark.parametrize("scale, answer", [("paper", "does not hold"), ("quick", "undecided")])
+@pytest.mark.parametrize("scale, answer", [("paper", "does not hold"), ("large", "undecided")])
 def test_claim23_is_refuted_only_by_long_training(scale, answer):
     [verdict] = find("claim23").judge(records("claim23", score=lambda run: 250.0, scale=scale))
     assert verdict.answer == answer and "it scores 250 (250 to 250) while learning" in verdict.parts[0].found
-    assert ("(100,000 steps are too few to decide)" in verdict.parts[0].found) == (scale == "quick")
+    assert ("(100,000 steps are too few to decide)" in verdict.parts[0].found) == (scale == "large")
 
 
 def test_claim22_splits_time_into_backward_passes_and_z():
