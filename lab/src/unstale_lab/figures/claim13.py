@@ -32,7 +32,7 @@ PPO_GRID = Grid(
         "seed": seeds(5),
         "steps": 10_000_000,
     },
-    large={"steps": 200_000},
+    large={"steps": 60_000},
     quick={"steps": 20_000},
     smoke={"batch": 32, "seed": seeds(2), "steps": 60},
 )
@@ -131,6 +131,6 @@ FIGURE = Figure(
     runs=lambda scale: [*PPO_GRID(scale), *SARSA_GRID(scale)],
     panels=panels,
     judge=judge,
-    large_cut=f"200,000 steps of PPO, and 100,000 steps of Sarsa with 8 parallel games, {GPU_TIME_NOTE}",
+    large_cut=f"60,000 steps of PPO, and 100,000 steps of Sarsa with 8 parallel games, {GPU_TIME_NOTE}",
     cut="20,000 steps of both, in which little is learned, to save time.",
 )

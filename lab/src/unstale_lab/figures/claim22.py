@@ -40,7 +40,7 @@ GRID = MS_PACMAN_GRID.vary(
 )
 # Separate runs, because timing phases slows steps down. They are short, so that all scales have the same.
 PHASES_GRID = GRID.vary(
-    paper={"method": ["adam", "adam_dense"], "measure": ("phases",), "seed": seeds(5), "steps": 2000},
+    paper={"method": ["adam", "adam_dense"], "measure": ("phases",), "seed": seeds(5), "steps": 100},
     smoke={"seed": seeds(2), "steps": 30},
 )
 
