@@ -220,6 +220,31 @@ def refused(call, store):
 
 
 @pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("", "name a command: reproduce, report, list, show, data; see `unstale-lab --help`"),
+        ("data", "name a command: atari, svhn, expert; see `unstale-lab data --help`"),
+        ("--scale smoke", "unknown command '--scale'. There are reproduce, "),
+        ("reproduc fig3", "unknown command 'reproduc': did you mean reproduce? There are reproduce, report, "),
+        ("data svhm", "unknown command 'svhm': did you mean svhn? There are atari, svhn, expert. See "),
+        ("reproduce fig3 --scal smoke", "unknown option '--scal': did you mean --scale? There are --scale, --device, "),
+        ("reproduce --scal=smoke fig3", "unknown option '--scal': did you mean --scale? There are --scale, --device, "),
+        ("reproduce -j 2 fig3", "unknown option '-j': did you mean --jobs? There are --scale, --device, "),
+        ("data expert --step 9 acrobot", "unknown option '--step': did you mean --steps? There are --path, --seed, "),
+        ("list --out x", "unknown option '--out': did you mean --store? There are --store. See `unstale-lab list "),
+    ],
+)
+def test_an_unknown_command_or_option_is_named(refused, arguments, message):
+    assert refused(*arguments.split()).startswith(message)
+
+
+@pytest.mark.parametrize("options", [["--no-open"], ["--open"], ["--open", "--store=none"]])
+def test_all_forms_of_an_option_are_known(refused, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    assert refused("report", *options).startswith("no figure is complete")
+
+
+@pytest.mark.parametrize(
     "name, nearest", [("fig33", "fig3"), ("figure14", "fig14"), ("claim", "claim2"), ("3", "fig3")]
 )
 def test_an_unknown_figure_suggests_the_nearest(refused, store, name, nearest):
