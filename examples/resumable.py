@@ -1,14 +1,16 @@
-"""A training loop that survives kill -9: it saves everything every few minutes, and goes on as if nothing had happened.
+"""A training loop that survives kill -9: it saves all of its state regularly, and continues from the last file.
 
-    python examples/resumable.py walk.pt                   # start, or go on from walk.pt if there is one
-    python examples/resumable.py walk.pt --minutes 0.05    # save every 3 seconds
+    python examples/resumable.py walk.pt                   # start, or resume from walk.pt if it exists
+    python examples/resumable.py walk.pt --save-every 1    # seconds; the default is 5, and a run takes about a minute
 
-Kill it whenever you like and start it again. The final parameters are those of a run without a stop, bit for
-bit on a CPU. Three things make this true:
+Kill it at any time and start it again. The final parameters are those of an uninterrupted run, bit for bit on a
+CPU. Three things make this true:
 
 - The file holds all state: step, networks, optimizer, scheduler, random generators and the environment.
 - The file is never half-written: the state goes to a temporary file, which is forced to disk and then renamed.
 - The loop has no other state. What is drawn, and in which order, follows from the file alone.
+
+The file also holds the settings. A file that was saved with other settings is refused.
 
 The optimizer follows a target network, so ``follow`` is called before its state is loaded.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
+import pickle
 import random
 import time
 from pathlib import Path
@@ -60,13 +63,14 @@ class Walk:
 class Training:
     """Everything that changes while training."""
 
-    def __init__(self, steps: int, seed: int = 0) -> None:
+    def __init__(self, steps: int, lr: float, seed: int) -> None:
         torch.manual_seed(seed)
-        self.steps, self.step_number = steps, 0
+        self.settings = dict(steps=steps, lr=lr, seed=seed)
+        self.step_number = 0
         self.walk = Walk(seed)
         self.model = nn.Sequential(nn.Linear(STATES, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1)).float()
         self.target_network = copy.deepcopy(self.model)
-        self.optimizer = unstale.CorrectedAdam(self.model, lr=0.01)
+        self.optimizer = unstale.CorrectedAdam(self.model, lr=lr)
         self.optimizer.follow(self.target_network)
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.1, total_iters=steps)
 
@@ -86,6 +90,7 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         return dict(
+            settings=self.settings,
             step=self.step_number,
             random=torch.get_rng_state(),
             walk=self.walk.state_dict(),
@@ -120,28 +125,52 @@ def save(state: dict[str, Any], path: Path) -> None:
         os.close(directory)
 
 
-def main(path: Path, steps: int = 3000, minutes: float = 3.0) -> Training:
-    """Train to the end, from where the file is."""
-    training = Training(steps)
+def load(path: Path, training: Training) -> None:
+    """Load a checkpoint.
+
+    Raises:
+        SystemExit: the file is not a checkpoint of this program, or was saved with other settings.
+    """
+    try:
+        state = torch.load(path, weights_only=True)
+        saved = state["settings"]
+    except (RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError):
+        raise SystemExit(f"{path} is not a checkpoint of this program; name another file.") from None
+    differ = [name for name, value in training.settings.items() if saved.get(name) != value]
+    if differ:
+        theirs, ours = (" ".join(f"--{name} {of.get(name)}" for name in differ) for of in (saved, training.settings))
+        raise SystemExit(
+            f"{path} was saved with {theirs}, but this run has {ours}; "
+            f"pass {theirs} to resume it, or name another file to start a new run."
+        )
+    training.load_state_dict(state)
+
+
+def main(path: Path, steps: int = 3000, lr: float = 0.01, seed: int = 0, save_every: float = 5.0) -> Training:
+    """Train for a number of steps in total, and save every ``save_every`` seconds and at the end."""
+    training = Training(steps, lr, seed)
     if path.exists():
-        training.load_state_dict(torch.load(path, weights_only=True))
-    saved = time.monotonic()
+        load(path, training)
+        print(f"resumed from {path} at step {training.step_number} of {steps}", flush=True)
+    last_save = time.monotonic()
     while training.step_number < steps:
         training.step()
-        if time.monotonic() - saved >= 60 * minutes:
+        if time.monotonic() - last_save >= save_every and training.step_number < steps:
             save(training.state_dict(), path)
-            saved = time.monotonic()
+            last_save = time.monotonic()
     save(training.state_dict(), path)
+    print(f"saved {path} at step {steps} of {steps}", flush=True)
     return training
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", type=Path, help="the checkpoint")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--minutes", type=float, default=3.0, help="between checkpoints")
-    chosen = parser.parse_args()
-    trained = main(chosen.path, chosen.steps, chosen.minutes)
+    parser.add_argument("--steps", type=int, default=3000, help="in total")
+    parser.add_argument("--lr", type=float, default=0.01, help="the learning rate at the start")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save-every", type=float, default=5.0, metavar="SECONDS")
+    trained = main(**vars(parser.parse_args()))
     with torch.no_grad():
         middle = float(trained.model.eval()(torch.eye(STATES)[STATES // 2]))
     print(f"{trained.step_number} steps; value of the middle state: {middle:.3f}")

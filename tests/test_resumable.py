@@ -1,11 +1,14 @@
 """examples/resumable.py is killed with SIGKILL at many points, and ends with the same bits as without."""
 
+import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +81,7 @@ for name, points in json.loads(sys.argv[2]).items():
         if child == 0:
             if point:
                 dies(*point)
-            resumable.main(Path(name), STEPS, minutes=0.0)
+            resumable.main(Path(name), STEPS, save_every=0.0)
             os._exit(0)
         ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(json.dumps(ends))
@@ -91,7 +94,11 @@ def test_training_that_is_killed_ends_with_the_same_bits(tmp_path):
         [sys.executable, "-c", DRIVER, str(ROOT / "examples"), json.dumps(lives), str(STEPS)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert json.loads(found.stdout) == [0, *[-signal.SIGKILL] * len(POINTS), 0], found.stderr
+    *printed, ends = found.stdout.splitlines()
+    assert json.loads(ends) == [0, *[-signal.SIGKILL] * len(POINTS), 0], found.stderr
+    assert printed[0] == f"saved {tmp_path}/undisturbed.pt at step {STEPS} of {STEPS}"
+    resumed = [int(step) for step in re.findall(rf"resumed from \S+killed.pt at step (\d+) of {STEPS}", found.stdout)]
+    assert resumed == sorted(resumed) and len(resumed) >= len(POINTS) - 2  # some are killed before the first save
     undisturbed, killed = (torch.load(path, weights_only=True) for path in lives)
     assert undisturbed["step"] == STEPS
     assert_same(killed, undisturbed)
@@ -111,3 +118,43 @@ def assert_same(one, other):
             assert_same(*pair)
     else:
         assert one == other
+
+
+@pytest.fixture
+def resumable():
+    spec = importlib.util.spec_from_file_location("resumable", ROOT / "examples/resumable.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.set_default_dtype(torch.float32)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("others", "theirs", "ours"),
+    [
+        (dict(seed=1), "--seed 0", "--seed 1"),
+        (dict(steps=6, lr=0.1), "--steps 3 --lr 0.01", "--steps 6 --lr 0.1"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(others, theirs, ours, resumable, tmp_path):
+    path = tmp_path / "walk.pt"
+    resumable.main(path, steps=3)
+    before = path.read_bytes()
+    with pytest.raises(SystemExit) as refused:
+        resumable.main(path, **(dict(steps=3) | others))
+    assert str(refused.value) == (
+        f"{path} was saved with {theirs}, but this run has {ours}; "
+        f"pass {theirs} to resume it, or name another file to start a new run."
+    )
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["empty", "text", "other", "list"])
+def test_a_file_that_is_no_checkpoint_is_refused(content, resumable, tmp_path):
+    path = tmp_path / "walk.pt"
+    if content in ("other", "list"):
+        torch.save({"weight": torch.zeros(3)} if content == "other" else [1, 2], path)
+    else:
+        path.write_text("no checkpoint" if content == "text" else "")
+    with pytest.raises(SystemExit, match=r"walk.pt is not a checkpoint of this program; name another file\.$"):
+        resumable.main(path, steps=3)

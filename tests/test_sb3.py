@@ -379,9 +379,9 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     monkeypatch.delitem(sys.modules, "unstale.sb3")
     monkeypatch.delattr(unstale, "sb3")
-    with pytest.raises(ImportError, match=r'pip install "unstale\[sb3\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[sb3\]"'):
         importlib.import_module("unstale.sb3")
-    with pytest.raises(ImportError, match=r'pip install "unstale\[sb3\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[sb3\]"'):
         unstale.sb3  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'sb4'"):
         unstale.sb4  # noqa: B018

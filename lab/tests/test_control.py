@@ -225,7 +225,7 @@ def test_missing_ale_py_is_reported(monkeypatch):
         return there(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", not_there)
-    with pytest.raises(UserError, match=r"^Atari games need ale-py: pip install 'unstale-lab\[atari\]'$"):
+    with pytest.raises(UserError, match=r'^Atari games need ale-py; run: pip install -e \. -e "lab\[atari\]"'):
         ControlTraining(SARSA, "cpu")
 
 

@@ -103,7 +103,7 @@ def test_without_ale_py_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", imports)
     with pytest.raises(UserError) as error:
         check_game("ms_pacman")
-    assert "pip install 'unstale-lab[atari]'" in line_of(error)
+    assert 'pip install -e . -e "lab[atari]"' in line_of(error)
 
 
 # ---------------------------------------------------------------------------------------------------------- rollouts

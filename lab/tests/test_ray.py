@@ -173,7 +173,7 @@ def test_a_killed_driver(cluster, tmp_path, undisturbed):
 
 def test_ray_that_is_not_installed_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r'^--engine ray needs Ray: pip install "unstale-lab\[ray\]"$'):
+    with pytest.raises(UserError, match=r'^--engine ray needs Ray; run: pip install -e \. -e "lab\[ray\]"'):
         RayEngine("cpu")
 
 

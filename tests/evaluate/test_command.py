@@ -311,9 +311,9 @@ sys.exit(main(["evaluate", "CartPole-v1", "random"]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
-    assert 'gymnasium, which is not installed; run: pip install "unstale[evaluate]"' in done.stdout
-    assert 'pip install "unstale[sb3]"' in done.stdout
-    assert 'pip install "unstale[evaluate]"' in done.stderr and "Traceback" not in done.stderr
+    assert 'gymnasium, which is not installed; run: pip install ".[evaluate]"' in done.stdout
+    assert 'pip install ".[sb3]"' in done.stdout
+    assert 'pip install ".[evaluate]"' in done.stderr and "Traceback" not in done.stderr
 
 
 def test_documentation_runs(monkeypatch):

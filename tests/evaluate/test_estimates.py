@@ -12,10 +12,11 @@ from evaluation_problems import GAMMA, STATES, log_walk, register, walk_values
 
 import unstale
 from unstale.evaluation import EvaluationError, interval, values
+from unstale.evaluation.belief import MAX_MOVE, MIN_UPDATES, judge
 from unstale.evaluation.files import read
 from unstale.evaluation.policies import load_policy
 from unstale.evaluation.spaces import Discrete
-from unstale.evaluation.training import Settings, make_networks
+from unstale.evaluation.training import History, Settings, make_networks
 from unstale.evaluation.transitions import Transitions
 
 register()
@@ -216,6 +217,46 @@ def test_stream_of_fewer_transitions_than_a_batch():
     found = unstale.evaluate(columns, "logged", gamma=GAMMA, mode="stream", batch=16, networks=2, width=4)
     assert found.history.steps == [1] and found.history.samples == [4]
     assert math.isnan(found.verdict.moved) and not found.verdict.converged
+
+
+def test_short_stream_has_not_converged():
+    """The estimate is flat after few updates, because the learning rate is annealed."""
+    found = unstale.evaluate("test/Walk-v0", "random", **TINY | dict(mode="stream", batch=64))
+    updates = found.history.steps[-1]
+    assert updates < MIN_UPDATES and not found.verdict.converged
+    assert f"converged                   no ({updates} updates, fewer than 200)" in found.summary()
+    (reason,) = (reason for reason in found.verdict.reasons if "converged" in reason)
+    assert reason.endswith("raise --episodes, lower --batch or use --mode replay") and "--steps" not in reason
+
+
+FLAT, NOISE = np.ones(40), np.random.default_rng(0).normal(0, 0.005, 40)
+
+
+@pytest.mark.parametrize(
+    ("curve", "updates", "lr", "evidence"),
+    [
+        (FLAT, 2000, 0.01, True),
+        (FLAT + NOISE, 2000, 0.01, True),
+        (FLAT - 0.5 ** np.arange(1, 41), 2000, 0.01, True),
+        (FLAT, 199, 0.1, "199 updates, fewer than 200"),
+        (FLAT, 2000, 1e-5, "learning rates sum to 0.01, less than 1"),
+        (np.linspace(0.9, 1, 40), 2000, 0.01, "moved by 5.1% in the last three quarters of training"),
+        # A constant speed per learning rate: the last two quarters alone differ by less than the bound.
+        (1 - 0.12 * (1 - np.linspace(0.025, 1, 40)) ** 2, 2000, 0.01, "moved by 4."),
+    ],
+)
+def test_convergence_needs_updates_and_a_flat_curve(curve, updates, lr, evidence):
+    estimate = interval.Interval(1.0, 0.9, 1.1)
+    nan, returns = math.nan, np.ones(2)
+    found = interval.Estimates(estimate, estimate, [1.0, 1.0], 1.0, returns, returns, nan, nan, nan, 0.0)
+    history = History(steps=[updates], estimates=[[value, value] for value in curve])
+    settings = Settings(networks=2, steps=updates, lr=lr)
+    verdict = judge(episodes([3] * 40, [False] * 40), found, estimate, history, settings, GAMMA, False)
+    if evidence is True:
+        assert verdict.converged and verdict.moved < MAX_MOVE
+    else:
+        assert not verdict.converged and verdict.evidence.startswith(evidence)
+        assert any("raise --" in reason for reason in verdict.reasons)
 
 
 class Corridor(gymnasium.Env):

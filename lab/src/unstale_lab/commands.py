@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE, DEFAULT_OUT = Path("runs/store"), Path("runs/report")
 MAX_SEED = 2**32 - 1
+HELP = ("-h", "--help")
 
 StorePath = Annotated[Path, arg(name="store", metavar="FOLDER", help="the store of finished runs")]
 OutPath = Annotated[Path, arg(name="out", metavar="FOLDER", help="the folder of the report")]
@@ -285,6 +288,9 @@ DataCommand = Union[  # noqa: UP007  tyro reads it at run time
 ]
 
 
+DATA_COMMANDS: dict[str, Callable[..., Any]] = {"atari": data_atari, "svhn": data_svhn, "expert": data_expert}
+
+
 def data(command: Annotated[DataCommand, arg(name="")]) -> None:
     """Make or download the data and expert policies that problems need."""
 
@@ -300,16 +306,39 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def run(arguments: list[str] | None = None) -> None:
     """Parses the arguments and runs the command."""
-    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+    words = sys.argv[1:] if arguments is None else arguments
+    if words == ["--version"]:
         print(f"unstale-lab {version('unstale-lab')}, unstale {version('unstale')}, torch {version('torch')}")
         return
+    _check_words(words)
     tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="unstale-lab",
         description="Reproduce the figures of the paper, and report which claims hold.",
-        args=arguments,
+        args=words,
         config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
     )
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Raises ``UserError`` for an unknown command or option, for which tyro prints a box."""
+    program, commands = "unstale-lab", COMMANDS
+    if words[:1] == ["data"]:
+        program, commands, words = "unstale-lab data", DATA_COMMANDS, words[1:]
+    if not words:
+        raise UserError(f"name a command: {', '.join(commands)}; see `{program} --help`")
+    command, *rest = words
+    if command in HELP:
+        return
+    if command not in commands:
+        raise UserError(f"{unknown('command', command, commands)} See `{program} --help`.")
+    parameters = signature(commands[command]).parameters.values()
+    options = [f"--{p.name}".replace("_", "-") for p in parameters if p.kind is not p.POSITIONAL_ONLY]
+    known = {*HELP, *options, *(option.replace("--", "--no-", 1) for option in options)}
+    for word in rest:
+        option = word.partition("=")[0]
+        if re.match(r"-+[a-zA-Z]", option) and option.replace("_", "-") not in known:
+            raise UserError(f"{unknown('option', option, options)} See `{program} {command} --help`.")
 
 
 def _set_data_folder(folder: Path | None) -> None:

@@ -9,11 +9,14 @@ from typing import Literal
 import numpy as np
 
 from .interval import Estimates, Interval
-from .training import History
+from .training import History, Settings
 from .transitions import Transitions
 
 Level = Literal["high", "medium", "low"]
-MAX_MOVE = 0.02  # of the estimate between the third and the last quarter of training, relative to the size of values
+MAX_MOVE = 0.02  # of the estimate over the last three quarters of training, relative to the size of values
+# A flat curve is no evidence with fewer updates, or with learning rates of a smaller sum: Adam changes a weight by
+# about the learning rate per update, and weights and normalized values have a size of about 1.
+MIN_UPDATES, MIN_SUM_OF_RATES = 200, 1.0
 MAX_BIAS = 0.02  # of the networks alone, relative to the size of values
 FEW_EPISODES, VERY_FEW_EPISODES = 30, 10
 LARGE_SHARE = 0.3  # of one episode in the variance
@@ -29,8 +32,10 @@ class Verdict:
     """What to say about an estimate.
 
     Attributes:
-        converged: whether the networks' own estimate has stopped moving.
-        moved: how far it moved over the last half of training, relative to the size of values; NaN after one reading.
+        converged: whether the networks' own estimate has stopped moving, after enough updates to tell.
+        evidence: why, or why not, in a few words.
+        moved: the range of its means over the last three quarters of training, relative to the size of values; NaN
+            after fewer than four readings.
         belief: how much to believe the interval.
         reasons: why not more.
         explained: share of the variance of held-out returns that values explain; NaN if returns are not known.
@@ -38,6 +43,7 @@ class Verdict:
     """
 
     converged: bool
+    evidence: str
     moved: float
     belief: Level
     reasons: list[str]
@@ -46,7 +52,13 @@ class Verdict:
 
 
 def judge(
-    data: Transitions, found: Estimates, monte_carlo: Interval, history: History, gamma: float, off_policy: bool
+    data: Transitions,
+    found: Estimates,
+    monte_carlo: Interval,
+    history: History,
+    settings: Settings,
+    gamma: float,
+    off_policy: bool,
 ) -> Verdict:
     """Apply the rules of this module, in order.
 
@@ -55,7 +67,7 @@ def judge(
     """
     size = _size_of_values(found)
     moved = _moved(history, size)
-    converged = moved < MAX_MOVE
+    converged, evidence, advice = _convergence(moved, history.steps[-1], settings)
     explained = _explained(found)
     bias = float(np.mean(found.networks)) - monte_carlo.value
     low, medium = [], []
@@ -92,7 +104,7 @@ def judge(
         if monte_carlo.low > found.estimate.high or monte_carlo.high < found.estimate.low:
             low.append(f"Monte Carlo gives {monte_carlo}, which is outside the interval")
         if not converged:
-            low.append(f"the networks have not converged: their estimate {describe_movement(moved)}")
+            low.append(f"the networks have not converged ({evidence}): {advice}")
         if not low and math.isnan(monte_carlo.value):
             medium.append("no returns of this policy are known: the interval relies on the networks")
         elif not low:
@@ -101,8 +113,8 @@ def judge(
     reasons = low + medium
     if not off_policy and not converged:
         reasons.append(
-            f"the networks have not converged (their estimate {describe_movement(moved)}); the interval corrects for "
-            "it, the saved values do not: raise --steps"
+            f"the networks have not converged ({evidence}); the interval corrects for it, the saved values do not: "
+            f"{advice}"
         )
     if not off_policy and abs(bias) > MAX_BIAS * size and float(np.mean(found.networks)) not in monte_carlo:
         reasons.append(
@@ -112,12 +124,18 @@ def judge(
         reasons.append(
             f"the values explain {max(0.0, explained):.0%} of the variance of returns: they are rough, or returns noisy"
         )
-    return Verdict(converged, moved, level, reasons, explained, bias)
+    return Verdict(converged, evidence, moved, level, reasons, explained, bias)
 
 
-def describe_movement(moved: float) -> str:
-    """What to say of :attr:`Verdict.moved`."""
-    return "was measured only once" if math.isnan(moved) else f"moved by {moved:.1%}"
+def _convergence(moved: float, updates: int, settings: Settings) -> tuple[bool, str, str]:
+    """Whether the networks converged, the evidence, and what to do if they did not."""
+    more = "raise --steps" if settings.mode == "replay" else "raise --episodes, lower --batch or use --mode replay"
+    rates = settings.lr * updates / 2  # annealed to zero
+    if updates < MIN_UPDATES:
+        return False, f"{updates} updates, fewer than {MIN_UPDATES}", more
+    if rates < MIN_SUM_OF_RATES:
+        return False, f"learning rates sum to {rates:.2g}, less than {MIN_SUM_OF_RATES:g}", f"raise --lr, or {more}"
+    return moved < MAX_MOVE, f"moved by {moved:.1%} in the last three quarters of training", more
 
 
 def _size_of_values(found: Estimates) -> float:
@@ -126,11 +144,13 @@ def _size_of_values(found: Estimates) -> float:
 
 
 def _moved(history: History, size: float) -> float:
+    """The range of the means of the second, third and last quarter.
+
+    The learning rate is annealed, so that the last quarters alone are flat even if training was too short.
+    """
     means = np.array(history.estimates).mean(1)
-    if len(means) < 2:
-        return math.nan
-    quarter = max(1, len(means) // 4)
-    return float(abs(means[-quarter:].mean() - means[-2 * quarter : -quarter].mean())) / size
+    quarter = len(means) // 4
+    return float(np.ptp(means[-3 * quarter :].reshape(3, quarter).mean(1))) / size if quarter else math.nan
 
 
 def _explained(found: Estimates) -> float:

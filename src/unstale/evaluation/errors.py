@@ -14,7 +14,7 @@ class MissingPackageError(ImportError):
     """A package of the extra ``evaluate``, or an optional one, is not installed."""
 
 
-def require(module: str, install: str = '"unstale[evaluate]"') -> Any:
+def require(module: str, install: str = '".[evaluate]" (in a clone of unstale)') -> Any:
     """Import a module that is not a dependency of the library, or say what to install.
 
     Raises:

@@ -83,7 +83,7 @@ def run(
         settings=settings,
         estimates=estimates,
         monte_carlo=monte_carlo,
-        verdict=judge(data, estimates, monte_carlo, history, gamma, off_policy),
+        verdict=judge(data, estimates, monte_carlo, history, settings, gamma, off_policy),
         history=history,
         networks=networks,
         states=_pictured_states(data),

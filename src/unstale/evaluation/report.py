@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .belief import describe_movement
 from .interval import Interval
 from .spaces import Array
 from .svg import Chart, span
@@ -80,7 +79,7 @@ def _table(found: Evaluation) -> str:
             "networks minus Monte Carlo",
             _number(0.0 if abs(verdict.bias) < 1e-6 * abs(estimates.estimate.value) else verdict.bias),
         ),
-        ("converged", f"{'yes' if verdict.converged else 'no'}; {describe_movement(verdict.moved)} in the last half"),
+        ("converged", f"{'yes' if verdict.converged else 'no'}; {verdict.evidence}"),
         ("variance of held-out returns explained", _percent(verdict.explained)),
         ("variance relative to Monte Carlo", _percent(estimates.variance_ratio)),
         ("effective sample size", _count(estimates.effective_samples)),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .belief import Verdict, describe_movement
+from .belief import Verdict
 from .errors import EvaluationError, first_line, require
 from .folders import make_folder
 from .interval import Estimates, Interval
@@ -78,7 +78,7 @@ class Evaluation:
             f"value of the start states   {self.estimates.estimate}   ({level} interval, γ = {self.gamma:g})",
             f"Monte Carlo                 {_known(self.monte_carlo)}",
             f"networks alone              {np.mean(networks):.4g}, from {min(networks):.4g} to {max(networks):.4g}",
-            f"converged                   {'yes' if verdict.converged else 'no'} ({describe_movement(verdict.moved)})",
+            f"converged                   {'yes' if verdict.converged else 'no'} ({verdict.evidence})",
             f"believe it                  {verdict.belief}",
             *(f"                            - {reason}" for reason in verdict.reasons),
             f"from                        {self.episodes:,} episodes, {self.transitions:,} transitions",

@@ -14,7 +14,9 @@ from __future__ import annotations
 try:
     import stable_baselines3  # noqa: F401
 except ImportError as error:
-    raise ImportError(f'unstale.sb3 needs Stable-Baselines3 ({error}): pip install "unstale[sb3]".') from error
+    raise ImportError(
+        f'unstale.sb3 needs Stable-Baselines3 ({error}); run: pip install ".[sb3]" (in a clone of unstale)'
+    ) from error
 
 from .off_policy import CorrectedDQN, CorrectedSAC, CorrectedTD3
 from .on_policy import CorrectedA2C, CorrectedPPO

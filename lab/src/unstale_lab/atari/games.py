@@ -34,7 +34,9 @@ def check_game(name: str) -> None:
     try:
         from ale_py import roms
     except ImportError as error:
-        raise UserError("Atari games need ale-py: pip install 'unstale-lab[atari]'") from error
+        raise UserError(
+            'Atari games need ale-py; run: pip install -e . -e "lab[atari]" (in a clone of unstale)'
+        ) from error
     games = roms.get_all_rom_ids()
     if name not in games:
         snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()  # Gymnasium writes MsPacman

@@ -339,5 +339,5 @@ def _import_ray() -> ModuleType:
         import ray
         import ray.util.scheduling_strategies
     except ImportError:
-        raise UserError('--engine ray needs Ray: pip install "unstale-lab[ray]"') from None
+        raise UserError('--engine ray needs Ray; run: pip install -e . -e "lab[ray]" (in a clone of unstale)') from None
     return ray

@@ -21,7 +21,7 @@ from .shared.readings import ERROR_CURVES, as_authors_ran, each_reading, overvie
 TEXT_GRID = REPLAY_GRID.vary(
     paper={"method": PAPER_METHODS, "steps": 50_000},
     quick={"steps": 20_000, "alpha": 0.1, "seed": seeds(5)},
-    smoke={"steps": 50},
+    smoke={"steps": 500},
 )
 MAX_REMAINING_ERROR = 0.1  # relative to the error before the first step
 CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=16, quick={"width": 16}, smoke={"width": 4, "batch": 4})
