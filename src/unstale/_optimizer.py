@@ -8,7 +8,6 @@ measured from one linearization to the next, so that the correction is valid for
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -33,10 +32,8 @@ from ._checks import as_float, is_finite, is_number
 from ._follow import followable, followed_by, replacing, target_leaves, target_warning
 from ._late_binding import bound
 from ._param_group import ParamGroup
-from ._ranks import Ranks
+from ._ranks import RankDiscovery, Ranks
 from ._state import GroupState
-from ._warnings import user_stacklevel
-from .corrections.saved import refuse
 from .losses import Loss
 from .momentum import correct, running_mean_
 from .per_sample.gradients import Linearization
@@ -56,10 +53,6 @@ from .per_sample.slow import warn_slow
 MAX_CALLS = 1 << 20
 
 
-PAST_BATCHES_LOST = (
-    "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients from before "
-    "it was saved stay in the momentum as they are, uncorrected, until they have decayed."
-)
 UNRELATED_PREDICTION = (
     "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
     "the optimizer from the model that predicts), or reentrant checkpointing hides them (use checkpoint(..., "
@@ -102,10 +95,7 @@ class CorrectedOptimizer(Optimizer):
     def _reset(self) -> None:
         """Forget everything that is not saved."""
         self._groups: list[ParamGroup] = []
-        self._ranks = Ranks()  # this process alone, until parameters are looked for on others
-        self._was_initialized = False  # torch.distributed, when they were
-        self._is_compared = False  # with the other ranks, since parameters or a state were added
-        self._is_looking = True  # for the ranks, since then
+        self._discovery = RankDiscovery()
         self._calls: list[BackwardCall] = []  # of backward, since the last step
         self._skip_step = False
         self._warned: set[str] = set()
@@ -130,7 +120,7 @@ class CorrectedOptimizer(Optimizer):
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
-        self._is_compared, self._is_looking = False, True
+        self._discovery.restart()
 
     def follow(self, network: nn.Module | Iterable[nn.Module | Tensor]) -> None:
         """Follow a target network: targets also change when *its* parameters move.
@@ -172,7 +162,8 @@ class CorrectedOptimizer(Optimizer):
         for settings in self.param_groups:
             followed_by(settings, self.param_groups, both)
         self.followed = both
-        self._groups, self._is_compared = [], False
+        self._groups = []
+        self._discovery.restart()
 
     # --------------------------------------------------------------------------------------------------- backward
 
@@ -259,18 +250,18 @@ class CorrectedOptimizer(Optimizer):
             call, batch = evaluate()
             if math.isfinite(batch.check):
                 self._check_call(call, groups)
-                if self._is_compared:
+                if self._discovery.are_compared:
                     prepared = self._prepare(batch, groups)
             else:
                 self._refuse(
                     f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
                 )
                 vote.skips = True
-            vote.values = [len(batch.prediction), self._is_compared]
+            vote.values = [len(batch.prediction), self._discovery.are_compared]
         if vote.skips:
             self._skip_step = True
             return batch.loss
-        if not all(is_compared for _, is_compared, *_ in vote.received):
+        if not all(are_compared for _, are_compared, *_ in vote.received):
             self._compare_ranks(groups, sum(int(samples) for samples, *_ in vote.received))
             with self._ranks.agree("batch"):
                 prepared = self._prepare(batch, groups)
@@ -324,7 +315,7 @@ class CorrectedOptimizer(Optimizer):
                 [type(self).__name__, steps], self.param_groups, [*self.followed, *moments]
             )
         _ranks.check_same(vote.received)
-        self._is_compared, self._is_looking = True, False
+        self._discovery.set_compared()
 
     def _prepare(self, batch: EvaluatedBatch, groups: list[ParamGroup]) -> PreparedBatch:
         """Trace a batch and begin the step: everything that can refuse a batch before gradients are computed."""
@@ -436,27 +427,23 @@ class CorrectedOptimizer(Optimizer):
         """Whether a step was taken; steps that were skipped do not count."""
         return any(state for name, state in cast(dict[str, Any], self.state).items() if name != "shared")
 
+    @property
+    def _ranks(self) -> Ranks:
+        return self._discovery.ranks
+
     def ready_groups(self) -> list[ParamGroup]:
         """The parameter groups with what they keep between ``backward`` and ``step``."""
-        if self._is_looking or self._was_initialized != _ranks.is_initialized():
+        if self._discovery.is_needed():
             self._find_ranks()
         self._groups += self._make_groups(self.param_groups, len(self._groups))
         return self._groups
 
     def _find_ranks(self) -> None:
-        """Look for the ranks, again and again until the first step: they may be made after the optimizer is used."""
-        found = _ranks.find(self._process_group, self._all_parameters())
-        if self._groups and (found.rank, found.size) != (self._ranks.rank, self._ranks.size):
-            if self._calls or self._has_stepped():
-                raise RuntimeError(
-                    f"this optimizer has a state of {self._ranks.size} rank(s), and there are {found.size} now: call "
-                    "init_process_group() and make DistributedDataParallel before the first batch and before "
-                    "load_state_dict(), or make a new optimizer afterwards, and load the state there."
-                )
+        has_state = bool(self._groups) and (bool(self._calls) or self._has_stepped())
+        if self._discovery.find(self._process_group, self._all_parameters(), has_state):
             self._groups = []
-        self._ranks, self._was_initialized = found, _ranks.is_initialized()
         for group in self._groups:
-            group.set_ranks(found)
+            group.set_ranks(self._ranks)
 
     def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
         return [
@@ -595,7 +582,7 @@ class CorrectedOptimizer(Optimizer):
             shared["skipped"] = shared.get("skipped", 0) + 1
         else:
             self._move(groups, gradients)
-        self._is_looking = False
+        self._discovery.settle()
         self._forget_batches()
         return loss
 
@@ -712,45 +699,17 @@ class CorrectedOptimizer(Optimizer):
         momentum stays, uncorrected, with a warning.
         """
         states = state_dict if isinstance(state_dict, list) and state_dict else [state_dict]
-        self._is_looking = True
-        self.ready_groups()
-        try:
-            prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
-        except (ValueError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:  # of torch or Python, for entries of types that no check expects
-            refuse(f"{type(error).__name__}, {error}")
-        super().load_state_dict({**prepared})
-        self._is_compared = False  # ranks may have loaded other states
+        self._find_ranks()
+        with _state.unexpected_errors_refused():
+            names = [name for name in self.defaults if name in self.param_groups[0]]
+            settings = _state.read_settings(states, self._header(), self.param_groups, names)
+            groups = [group.saved(self._has_square) for group in self._make_groups(settings)]
+            own, lacks_batches = _state.read_part(cast(list[dict[str, Any]], states), groups, self._ranks)
+        super().load_state_dict(own)
         self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
-        if is_forgetful:
-            warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())
-
-    def _prepared_state(self, states: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-        """This rank's part of checked states, copied; and whether it lacks past batches."""
-        own = self._header()
-        for each in states:
-            _state.check_header(each.get("unstale") if isinstance(each, dict) else each, own)
-        names = [name for name in self.defaults if name in self.param_groups[0]]
-        settings = [_state.checked_settings(each.get("param_groups"), self.param_groups, names) for each in states]
-        groups = self._make_groups(settings[0])
-        expected = [group.saved(self._has_square) for group in groups]
-        for each in states:
-            _state.check_groups(each.get("state"), expected, tuple(each["unstale"].get("rank", (0, 1))))
-        is_own = _ranks.check_states(states, self._ranks)
-        found = {"shared": _state.copied(states[0]["state"].get("shared", {}), "cpu")}
-        is_forgetful = False
-        for number, group in enumerate(groups):
-            parts = [_state.copied(each["state"].get(f"group {number}", {}), group.params.device) for each in states]
-            found[f"group {number}"] = state = parts[0]
-            if state.get("memory") and not is_own:
-                state["memory"] = group.divided(state["plan"], [part["memory"] for part in parts])
-            if state.get("memory") and group.needs_replay:
-                is_forgetful = True
-                if not group.needs_displacement:
-                    state["memory"] = {}  # an oracle starts a new average, of batches that it can evaluate
-        return {**states[0], "state": {name: state for name, state in found.items() if state}}, is_forgetful
+        if lacks_batches:
+            _state.warn_lost_batches()
 
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks.size > 1:
@@ -764,11 +723,7 @@ class CorrectedOptimizer(Optimizer):
         self.followed = self.__dict__.get("followed", [])
         self._process_group = self.__dict__.get("_process_group", "auto")
         self.watchers = self.__dict__.get("watchers", [])
-        for state in cast(dict[str, Any], self.state).values():
-            # An oracle's past batches are not copied: without them it would take their gradients off the momentum.
-            if state.get("memory") and state["plan"]["correction"] == "oracle":
-                state["memory"] = {}
-                warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())
+        _state.forget_past_batches(cast(dict[str, Any], self.state).values())
 
 
 def _check_parameters(parameters: list[Any]) -> None:

@@ -171,15 +171,18 @@ class ParamGroup:
         followed, part = self.joint.size - self.params.size, (self._ranks.rank, self._ranks.size)
         return corrections.build(plan, self.settings, self.params.lengths, followed, part)
 
-    def divided(self, plan: corrections.Plan, memories: list[corrections.Memory]) -> corrections.Memory:
-        """This rank's part of what a correction remembers on all of the ranks that saved it."""
-        correction = self._build(plan)
-        return correction.part_of(correction.joined(memories), self._ranks.rank, self._ranks.size)
-
     def saved(self, has_square: bool) -> SavedGroup:
         """What a state of this group has to look like."""
         layout = corrections.Layout(self.params.size, self.joint.size - self.params.size, self.params.dtype)
-        return SavedGroup(settings=self.settings, layout=layout, lengths=self.params.lengths, has_square=has_square)
+        return SavedGroup(
+            settings=self.settings,
+            layout=layout,
+            lengths=self.params.lengths,
+            device=self.params.device,
+            has_square=has_square,
+            needs_replay=self.needs_replay,
+            needs_displacement=self.needs_displacement,
+        )
 
     def _slot_numbers(self) -> int:
         """An estimate of the numbers per slot. A prediction and a target of two networks take half as many of each."""
