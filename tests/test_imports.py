@@ -21,6 +21,7 @@ LAYERS = [
         "momentum",
         "_flat_params",
         "_late_binding",
+        "_params",
         "_random",
         "_ranks",
         "_warnings",

@@ -32,6 +32,7 @@ from ._checks import as_float, is_finite, is_number
 from ._follow import followable, followed_by, replacing, target_leaves, target_warning
 from ._late_binding import bound
 from ._param_group import ParamGroup
+from ._params import check_parameters, expanded
 from ._ranks import RankDiscovery, Ranks
 from ._state import GroupState
 from .losses import Loss
@@ -107,13 +108,7 @@ class CorrectedOptimizer(Optimizer):
         param_group = {**param_group, "params": expanded(param_group["params"])}
         settings = {**self.defaults, **param_group}
         if isinstance(param_group["params"], list):
-            _ranks.refuse_sharded(param_group["params"])
-            _check_parameters(param_group["params"])
-            if {id(p) for p in param_group["params"]} & {id(p) for p in self.followed}:
-                raise ValueError(
-                    "params has parameters of a followed network. follow() is for networks that something else moves: "
-                    "make the optimizer with all parameters that it optimizes, and follow the others."
-                )
+            check_parameters(param_group["params"], self.followed)
         _options.check(settings)
         if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
             _options.refuse_unused(param_group, [settings])
@@ -724,38 +719,3 @@ class CorrectedOptimizer(Optimizer):
         self._process_group = self.__dict__.get("_process_group", "auto")
         self.watchers = self.__dict__.get("watchers", [])
         _state.forget_past_batches(cast(dict[str, Any], self.state).values())
-
-
-def _check_parameters(parameters: list[Any]) -> None:
-    if not parameters:
-        raise ValueError("a parameter group has no parameters; leave it out, or check how they were selected.")
-    for parameter in parameters:
-        is_named = isinstance(parameter, tuple) and len(parameter) == 2 and isinstance(parameter[0], str)
-        tensor = parameter[1] if is_named else parameter
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"parameters must be tensors of real floating-point numbers, not {kind}.")
-
-
-def expanded(params: Any) -> Any:
-    """``params`` with every module replaced by its parameters, each parameter once.
-
-    Args:
-        params: a module, an iterable that may contain modules, or anything else that torch's optimizers take, which is
-            returned as it is.
-    """
-    if isinstance(params, nn.Module):
-        params = [params]
-    elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
-        if isinstance(params, dict) and any(isinstance(part, nn.Module) for part in params.values()):
-            raise TypeError("params is a dictionary of modules; use a list of them, list(params.values()).")
-        if not isinstance(params, Iterable):
-            raise TypeError(f"params must be a module, parameters or groups of them, not {type(params).__name__}.")
-        return params  # torch accepts or refuses it
-    params = list(params)
-    if any(isinstance(part, list | tuple) and any(isinstance(p, nn.Module) for p in part) for part in params):
-        raise TypeError("params has lists of modules in a list; use one flat list of modules.")
-    if not any(isinstance(part, nn.Module) for part in params):
-        return params
-    found = [p for part in params for p in (part.parameters() if isinstance(part, nn.Module) else [part])]
-    return list({id(p): p for p in found}.values())

@@ -36,8 +36,9 @@ from ._batch import (
 from ._checks import is_count
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still, followable, replacing, target_leaves, target_warning
-from ._optimizer import UNRELATED_PREDICTION, expanded
+from ._optimizer import UNRELATED_PREDICTION
 from ._param_group import common_factor
+from ._params import expanded
 from ._torch_momentum import TorchMomentum
 from .corrections import Window, paper_horizon, slots
 from .losses import Loss, RowLoss
