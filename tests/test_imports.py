@@ -32,6 +32,7 @@ LAYERS = [
     {"_options"},
     {"_state"},
     {"_param_group"},
+    {"_batch_graph"},
     {"_optimizer"},
     {"optimizers", "diagnostics", "_torch_momentum", "_advice"},
     {"_step_cost"},

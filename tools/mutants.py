@@ -41,7 +41,7 @@ MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP, MONITOR, TORCH_MOMENTUM = (
     f"src/unstale/{name}.py"
     for name in ("momentum", "_optimizer", "optimizers", "_param_group", "monitor", "_torch_momentum")
 )
-RANDOM, BATCH = "src/unstale/_random.py", "src/unstale/_batch.py"
+RANDOM, BATCH, BATCH_GRAPH = (f"src/unstale/{name}.py" for name in ("_random", "_batch", "_batch_graph"))
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
 REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS, INPUTS = (
@@ -201,8 +201,8 @@ MUTANTS = [
     # Target networks
     Mutant(
         "targets of followed networks count as constant",
-        OPTIMIZER,
-        "or any(id(p) in leaves for p in self.followed)",
+        BATCH_GRAPH,
+        "or any(id(p) in leaves for p in self._followed)",
         "or False",
         (FOLLOW,),
     ),

@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,51 +26,21 @@ from ._batch import (
     warn_constant_target,
     warn_replaced_target,
 )
+from ._batch_graph import BatchGraph
 from ._checks import as_float, is_finite, is_number
-from ._follow import followable, followed_by, replacing, target_leaves, target_warning
+from ._follow import followable, followed_by, replacing
 from ._late_binding import bound
 from ._param_group import ParamGroup
 from ._params import check_parameters, expanded
 from ._ranks import RankDiscovery, Ranks
 from ._state import GroupState
+from ._warnings import warn_once
 from .losses import Loss
 from .momentum import correct, running_mean_
-from .per_sample.gradients import Linearization
-from .per_sample.linearize import (
-    Linearized,
-    OutputGradients,
-    TracedBatch,
-    fill_grad,
-    linearize,
-    linearize_one,
-    trace_batch,
-)
-from .per_sample.ownership import Trace, reached_leaves
-from .per_sample.slow import warn_slow
+from .per_sample.gradients import Linearization, SampleGradients
 
 # More than there are calls of backward in one step: each draws random entries of its own.
 MAX_CALLS = 1 << 20
-
-
-UNRELATED_PREDICTION = (
-    "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
-    "the optimizer from the model that predicts), or reentrant checkpointing hides them (use checkpoint(..., "
-    "use_reentrant=False))."
-)
-SWAPPED_ARGUMENTS = (
-    "target depends on this optimizer's parameters but prediction does not: the arguments look swapped. The order is "
-    "backward(prediction, target), where prediction is the output of the model that the optimizer was made from. (Or "
-    "reentrant checkpointing hides the parameters of the prediction: use checkpoint(..., use_reentrant=False).)"
-)
-
-
-class PreparedBatch(NamedTuple):
-    """What is known of a batch before its gradients are computed."""
-
-    chosen: list[corrections.Selection | None]  # what each group needs of it
-    sampled: list[ParamGroup]  # groups that need per-sample gradients
-    traced: TracedBatch
-    is_single: bool  # whether it has one sample, whose graph needs no trace
 
 
 class CorrectedOptimizer(Optimizer):
@@ -210,7 +178,7 @@ class CorrectedOptimizer(Optimizer):
                     "have one by one; use CorrectedAdam."
                 )
             if evaluated.given_target is None and any(group.is_corrected for group in self.ready_groups()):
-                self._warn_once("constant target", warn_constant_target)
+                warn_once(self._warned, "constant target", warn_constant_target)
             return call, evaluated
 
         with explained_freed_graph("optimizer.backward()"):
@@ -246,7 +214,7 @@ class CorrectedOptimizer(Optimizer):
             if math.isfinite(batch.check):
                 self._check_call(call, groups)
                 if self._discovery.are_compared:
-                    prepared = self._prepare(batch, groups)
+                    chosen, graph = self._trace(batch, groups)
             else:
                 self._refuse(
                     f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
@@ -259,37 +227,23 @@ class CorrectedOptimizer(Optimizer):
         if not all(are_compared for _, are_compared, *_ in vote.received):
             self._compare_ranks(groups, sum(int(samples) for samples, *_ in vote.received))
             with self._ranks.agree("batch"):
-                prepared = self._prepare(batch, groups)
-        chosen, sampled, traced, is_single = prepared
+                chosen, graph = self._trace(batch, groups)
         for group in groups:
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
-        is_hiding = sampled and not is_single and not self._ranks.fills_unused
-        hidden = self._versions_of_hidden(traced) if is_hiding else {}
-        outputs = None
-        if batch.all_entries is None:
-            outputs = fill_grad(traced, batch.slope)
-        else:
-            everything, slope = batch.all_entries
-            fill_grad(TracedBatch([everything], [Trace()]), slope)
-        if hidden and hidden != self._versions_of_hidden(traced):
-            raise RuntimeError(
-                "a parameter received a gradient although the graph does not show that the prediction depends on it, "
-                "so it cannot be corrected. Reentrant checkpointing does this; use checkpoint(use_reentrant=False)."
-            )
-        if sampled:
+        graph.fill_grad(self._ranks.fills_unused)
+        gradients: dict[ParamGroup, tuple[SampleGradients, ...]] = {}
+        if graph.sampled:
             with self._ranks.agree("gradients") as vote:
-                found = self._linearize(batch, traced, sampled, outputs, is_single)
+                found = graph.linearize()
                 if not found.is_finite:
                     self._refuse("a gradient of this batch's predictions or targets is not finite")
                     vote.skips = True
             if vote.skips:
                 self._skip_step = True
                 return batch.loss
-        else:
-            found = Linearized([], {}, True)
+            gradients = dict(zip(graph.sampled, found.gradients, strict=True))
         self._calls.append(call)
-        gradients = dict(zip(sampled, found.gradients, strict=True))
         for group, selection, gradient in zip(groups, chosen, before, strict=True):
             group.add_batch(batch, gradients.get(group), selection, gradient)
         if self._ranks.averages_gradients:
@@ -312,8 +266,10 @@ class CorrectedOptimizer(Optimizer):
         _ranks.check_same(vote.received)
         self._discovery.set_compared()
 
-    def _prepare(self, batch: EvaluatedBatch, groups: list[ParamGroup]) -> PreparedBatch:
-        """Trace a batch and begin the step: everything that can refuse a batch before gradients are computed."""
+    def _trace(
+        self, batch: EvaluatedBatch, groups: list[ParamGroup]
+    ) -> tuple[list[corrections.Selection | None], BatchGraph]:
+        """What each group needs of a batch, and its graph. All that can refuse it before gradients are computed."""
         chosen = [
             group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
             for number, group in enumerate(groups)
@@ -321,102 +277,20 @@ class CorrectedOptimizer(Optimizer):
         sampled = [
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
-        is_first = not self._has_stepped()
-        if is_first and not sampled:  # its graph is checked, chosen or not
-            self._trace(batch, [group for group in groups if group.needs_samples])
-            self._refuse_swapped(batch)
-        is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
-        if self._ranks.has_wrappers:  # they would wait for the gradients of a prediction that has none
-            is_single = False
-            if not sampled and not self._holds_any(reached_leaves(batch.prediction)):
-                raise ValueError(UNRELATED_PREDICTION)
-        traced = self._trace(batch, [] if is_single else sampled)
+        graph = BatchGraph(batch, groups, self.followed, self._warned)
+        graph.trace(sampled, not self._has_stepped(), self._ranks.has_wrappers)
         for group in groups:
             if self._calls and group.has_begun:
                 group.check_followed()
             else:
                 group.begin_step()
-        return PreparedBatch(chosen, sampled, traced, is_single)
+        return chosen, graph
 
     def _average_gradients(self, groups: list[ParamGroup]) -> None:
         for group in groups:
             group.settle_scaling()
             group.params.average_gradient(self._ranks.mean_)
             group.record_scaling(1.0)  # an average is no clipping
-
-    def _trace(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> TracedBatch:
-        if not sampled:
-            return TracedBatch([batch.prediction], [Trace()])
-        traced = trace_batch(batch.prediction, batch.target, batch.columns)
-        if not self._holds_any(traced.reached):
-            self._refuse_swapped(batch)
-            raise ValueError(UNRELATED_PREDICTION)
-        corrected = [group for group in self._groups if group.needs_samples]
-        if batch.given_target is None:
-            return traced
-        leaves = target_leaves(batch, traced)
-        if any(group.is_corrected for group in corrected):
-            self._check_target(leaves, corrected)
-        return traced if batch.is_row_loss or self._is_followed(leaves, corrected) else traced.without_target()
-
-    def _check_target(self, leaves: set[int], corrected: list[ParamGroup]) -> None:
-        """Warn if the target, which depends on these leaves, comes from a network whose changes are not followed."""
-        seen = [p for group in corrected for p in group.params.parameters]
-        warn = target_warning(leaves, self._all_parameters(), seen, self.followed)
-        if warn is not None:
-            self._warn_once(warn.__name__, warn)
-
-    def _holds_any(self, leaves: set[int], groups: list[ParamGroup] | None = None) -> bool:
-        """Whether one of the leaves, given by their ids, is a parameter of these groups (default: all)."""
-        return any(id(p) in leaves for group in groups or self._groups for p in group.params.parameters)
-
-    def _is_followed(self, leaves: set[int], corrected: list[ParamGroup]) -> bool:
-        """Whether the correction sees how one of the leaves, given by their ids, moves."""
-        return self._holds_any(leaves, corrected) or any(id(p) in leaves for p in self.followed)
-
-    def _refuse_swapped(self, batch: EvaluatedBatch) -> None:
-        """Raise if the target depends on the parameters and the prediction does not."""
-        if batch.given_target is None or self._holds_any(reached_leaves(batch.prediction)):
-            return
-        if self._holds_any(reached_leaves(batch.given_target)):
-            raise ValueError(SWAPPED_ARGUMENTS)
-
-    def _versions_of_hidden(self, traced: TracedBatch) -> dict[int, tuple[int, int]]:
-        """The state of ``.grad`` of every parameter that the graph of the prediction does not show."""
-        hidden = [p for group in self._groups for p in group.params.parameters if id(p) not in traced.reached]
-        return {id(p): (0, 0) if p.grad is None else (id(p.grad), p.grad._version) for p in hidden}
-
-    def _linearize(
-        self,
-        batch: EvaluatedBatch,
-        traced: TracedBatch,
-        sampled: list[ParamGroup],
-        outputs: OutputGradients | None,
-        is_single: bool,
-    ) -> Linearized:
-        params, samples = [group.joint for group in sampled], len(batch.prediction)
-        with ExitStack() as stack:
-            for each in params:
-                stack.enter_context(each.hooks_disabled())
-            if is_single:
-                found = linearize_one(batch.prediction, batch.target, params)
-                if found is None:
-                    self._refuse_swapped(batch)
-                    raise ValueError(UNRELATED_PREDICTION)
-                if self.followed and batch.given_target is not None:
-                    self._check_target(reached_leaves(batch.given_target), sampled)
-                return found
-            kept = [group.kept_samples(samples) for group in sampled]
-            found = linearize(traced, params, outputs, kept)
-            again = partial(linearize, traced, params, outputs, kept)
-            if "slow" not in self._warned and warn_slow(found, params, batch.prediction, again, batch.is_row_loss):
-                self._warned.add("slow")
-        return found
-
-    def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:
-        if topic not in self._warned:
-            self._warned.add(topic)
-            warn()
 
     def _has_stepped(self) -> bool:
         """Whether a step was taken; steps that were skipped do not count."""
