@@ -77,9 +77,9 @@ MUTANTS = [
     # Ranks
     Mutant(
         "ranks: η of every rank by itself",
-        OPTIMIZER,
-        "self._ranks.mean_(self._eta(group, state, beta))",
-        "self._eta(group, state, beta)",
+        PARAM_GROUP,
+        "self._ranks.mean_(self._eta(state, beta, calls))",
+        "self._eta(state, beta, calls)",
         (RANKS,),
     ),
     Mutant(
@@ -193,7 +193,7 @@ MUTANTS = [
     Mutant("no trust bound", MOMENTUM, ".clamp(max=1.0)", ".clamp(max=1.0) * 0 + 1", CORRECTIONS),
     Mutant(
         "μ instead of μ̂ (literal recursion)",
-        OPTIMIZER,
+        PARAM_GROUP,
         '["literal"] = momentum *',
         '["literal"] = state["mu"] *',
         CORRECTIONS,
@@ -532,7 +532,7 @@ MUTANTS = [
     ),
     Mutant(
         "debiasing ignores that β grew (optimizer)",
-        OPTIMIZER,
+        PARAM_GROUP,
         'beta * state.get("mean_weight", 0.0) + (1 - beta)',
         '1 - beta ** float(state["step"])',
         (PLANS,),

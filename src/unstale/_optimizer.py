@@ -36,7 +36,6 @@ from ._ranks import RankDiscovery, Ranks
 from ._state import GroupState
 from ._warnings import warn_once
 from .losses import Loss
-from .momentum import correct, running_mean_
 from .per_sample.gradients import Linearization, SampleGradients
 
 # More than there are calls of backward in one step: each draws random entries of its own.
@@ -476,42 +475,11 @@ class CorrectedOptimizer(Optimizer):
 
     def _group_direction(self, group: ParamGroup, state: GroupState, gradient: Tensor) -> Tensor | None:
         """The direction of a group's step; None for a group that was added since ``backward``."""
-        settings = group.settings
         if not group.is_ready:
             return None
         group.settle_scaling()
-        if not state:
-            state["mu"] = torch.zeros_like(gradient)
-            state["step"] = torch.zeros((), dtype=torch.float64)
-            state["bounded"] = torch.zeros((), device=gradient.device)
-            state["memory"] = {}
-        if group.plan is not None:
-            state["plan"] = group.plan
-        state["step"] += 1
-        beta = group.beta_at(float(state["step"]))
-        momentum = running_mean_(state["mu"], gradient, beta)
-        if group.is_corrected:
-            state["mean_weight"] = beta * state.get("mean_weight", 0.0) + (1 - beta)
-        else:  # as torch.optim.Adam has it, also where a scheduler changes β
-            state["mean_weight"] = 1 - beta ** float(state["step"])
-        if group.is_corrected:
-            eta = self._ranks.mean_(self._eta(group, state, beta))
-            # A correction without a Taylor expansion (the oracle) needs no bound.
-            is_bounded = group.needs_displacement and settings["trust"] is not None
-            trust = group.option("trust") if is_bounded else None
-            momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
-            if kept is not None:
-                state["bounded"] += kept < 1
-            if settings["recursion"] == "literal":
-                state["literal"] = momentum * -group.option("lr")
-        return self._direction(state, settings, momentum, gradient, group.whole_batch())
-
-    def _eta(self, group: ParamGroup, state: GroupState, beta: float) -> Tensor:
-        """``η`` of this rank. Batches that are evaluated again may fail on one rank alone."""
-        if not group.needs_replay:
-            return group.eta(state, beta, self._calls)
-        with self._ranks.agree("replay"):
-            return group.eta(state, beta, self._calls)
+        momentum = group.corrected_momentum(state, gradient, self._calls)
+        return self._direction(state, group.settings, momentum, gradient, group.whole_batch())
 
     @abstractmethod
     def _direction(

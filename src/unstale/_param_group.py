@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from ._follow import check_live, check_still
 from ._ranks import Ranks
 from ._state import GroupState, SavedGroup
 from ._warnings import user_stacklevel
-from .momentum import MIN_MEMORY, growing_beta
+from .momentum import MIN_MEMORY, correct, growing_beta, running_mean_
 from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged, split_at
 from .per_sample.jacobian import vector_jacobian_products
 from .per_sample.linearize import linearize, trace_batch
@@ -67,7 +68,7 @@ class ParamGroup:
         self._gradient_buffer: Tensor | None = None
         self._free: Tensor | None = None
         self._moved: Tensor | None = None
-        self.scratch: Tensor | None = None
+        self._scratch: Tensor | None = None
 
     def follow(self, followed: Sequence[Tensor]) -> None:
         """Follow these parameters; or, in the place of others, counterparts of the same shapes."""
@@ -353,7 +354,45 @@ class ParamGroup:
             return 1.0
         return scale
 
-    def eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
+    def corrected_momentum(self, state: GroupState, gradient: Tensor, calls: list[BackwardCall]) -> Tensor:
+        """Update the momentum ``μ`` with a gradient, and return ``μ̂``: ``μ`` without its stale part ``η``.
+
+        Args:
+            state: of this group; empty at its first step.
+            gradient: ``.grad`` of all parameters, ``[n]``.
+            calls: of ``backward`` since the last step.
+        """
+        if not state:
+            state["mu"] = torch.zeros_like(gradient)
+            state["step"] = torch.zeros((), dtype=torch.float64)
+            state["bounded"] = torch.zeros((), device=gradient.device)
+            state["memory"] = {}
+        if self.plan is not None:
+            state["plan"] = self.plan
+        state["step"] += 1
+        beta = self.beta_at(float(state["step"]))
+        momentum = running_mean_(state["mu"], gradient, beta)
+        if not self.is_corrected:  # as torch.optim.Adam has it, also where a scheduler changes β
+            state["mean_weight"] = 1 - beta ** float(state["step"])
+            return momentum
+        state["mean_weight"] = beta * state.get("mean_weight", 0.0) + (1 - beta)
+        eta = self._ranks.mean_(self._eta(state, beta, calls))
+        # A correction without a Taylor expansion (the oracle) needs no bound.
+        is_bounded = self.needs_displacement and self.settings["trust"] is not None
+        trust = self.option("trust") if is_bounded else None
+        momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=self._scratch)
+        if kept is not None:
+            state["bounded"] += kept < 1
+        if self.settings["recursion"] == "literal":
+            state["literal"] = momentum * -self.option("lr")
+        return momentum
+
+    def _eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
+        """``η`` of this rank. Batches that are evaluated again may fail on one rank alone."""
+        with self._ranks.agree("replay") if self.needs_replay else nullcontext():
+            return self._updated_eta(state, beta, calls)
+
+    def _updated_eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
         """Update the correction with the parameters' displacement and the new batch, and return ``η``."""
         assert self._correction is not None
         batch = merged(self._pending) if self._pending else None
@@ -369,9 +408,9 @@ class ParamGroup:
 
     def _displacement(self, state: GroupState) -> Tensor:
         """``d``, how far the parameters, and those of followed networks, moved since the last linearization."""
-        if self.scratch is None or self._moved is None:
+        if self._scratch is None or self._moved is None:
             self._moved = torch.empty(self.joint.size, dtype=self.params.dtype, device=self.params.device)
-            self.scratch = self._moved[: self.params.size] if self._followed else self._moved
+            self._scratch = self._moved[: self.params.size] if self._followed else self._moved
         if self._point is None:
             return self._moved.zero_()
         displacement = torch.sub(self._point, state.get("anchor", self._point), out=self._moved)
