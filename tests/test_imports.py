@@ -20,6 +20,7 @@ LAYERS = [
         "distributions",
         "momentum",
         "_flat_params",
+        "_grad_scaling",
         "_late_binding",
         "_params",
         "_random",

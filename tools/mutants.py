@@ -41,7 +41,9 @@ MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP, MONITOR, TORCH_MOMENTUM = (
     f"src/unstale/{name}.py"
     for name in ("momentum", "_optimizer", "optimizers", "_param_group", "monitor", "_torch_momentum")
 )
-RANDOM, BATCH, BATCH_GRAPH = (f"src/unstale/{name}.py" for name in ("_random", "_batch", "_batch_graph"))
+RANDOM, BATCH, BATCH_GRAPH, GRAD_SCALING = (
+    f"src/unstale/{name}.py" for name in ("_random", "_batch", "_batch_graph", "_grad_scaling")
+)
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
 REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS, INPUTS = (
@@ -738,7 +740,7 @@ MUTANTS = [
     # Scaled gradients
     Mutant("scaling is not inferred", PARAM_GROUP, "if not torch.equal(self._left, now):", "if False:", (CONTRACT,)),
     Mutant(
-        "factor from a single entry", PARAM_GROUP, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
+        "factor from a single entry", GRAD_SCALING, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
     ),
     Mutant("clipping leaves the batch unscaled", OPTIMIZER, "group.record_scaling(factor)", "pass", (CONTRACT,)),
     # The laboratory's engine

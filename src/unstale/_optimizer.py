@@ -23,13 +23,13 @@ from ._batch import (
     EvaluatedBatch,
     explained_freed_graph,
     read_batch,
+    read_log_likelihood,
     warn_constant_target,
     warn_replaced_target,
 )
 from ._batch_graph import BatchGraph
-from ._checks import as_float, is_finite, is_number
 from ._follow import followable, followed_by, replacing
-from ._late_binding import bound
+from ._grad_scaling import check_factor, clipping
 from ._param_group import ParamGroup
 from ._params import check_parameters, expanded
 from ._ranks import RankDiscovery, Ranks
@@ -191,19 +191,8 @@ class CorrectedOptimizer(Optimizer):
         The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``. Shapes of ``log_prob`` and
         ``weight`` are as for :meth:`backward`: ``[m]``, ``[T, B]`` and so on.
         """
-
-        def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
-            if not isinstance(log_prob, Tensor) and not callable(log_prob):
-                raise TypeError(f"log_prob must be a tensor or a function, not {type(log_prob).__name__}.")
-            if isinstance(log_prob, Tensor):
-                call = BackwardCall(None, losses.negative_log_likelihood, weight)
-                return call, call.evaluate(log_prob, 0.0)
-            again = bound(log_prob)
-            call = BackwardCall(lambda: (again(), 0.0), losses.negative_log_likelihood, weight)
-            return call, call.evaluate(log_prob(), 0.0)
-
         with explained_freed_graph("optimizer.backward_log_likelihood()"):
-            return self._take(evaluate)
+            return self._take(lambda: read_log_likelihood(log_prob, weight))
 
     def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
         groups = self.ready_groups()
@@ -330,8 +319,7 @@ class CorrectedOptimizer(Optimizer):
                 "correction='oracle' and refresh evaluate past batches again: give backward() the batch as a function "
                 "that returns (prediction, target), not the tensors."
             )
-        is_averaged_by_wrapper = self._ranks.size > 1 and not self._ranks.averages_gradients
-        if is_averaged_by_wrapper and any(group.needs_batch and group.params.has_hooks for group in groups):
+        if self._ranks.has_wrappers and any(group.needs_batch and group.params.has_hooks for group in groups):
             raise RuntimeError(
                 "parameters in DistributedDataParallel have gradient hooks, whose effect cannot be told from its "
                 "averaging: pass process_group=, and the optimizer averages after them."
@@ -359,17 +347,14 @@ class CorrectedOptimizer(Optimizer):
         Args:
             factor: a finite number, or a tensor of one (which is not read, so that training does not wait for it).
         """
-        if not is_number(factor) or (not isinstance(factor, Tensor) and not is_finite(factor)):
-            raise ValueError(f"factor must be one finite number, got {factor!r}.")
-        self._scale_grad(factor.reshape(()) if isinstance(factor, Tensor) else float(factor))
+        self._scale_grad(check_factor(factor))
 
     def _scale_grad(self, factor: float | Tensor) -> None:
         for group in self._groups:
             group.settle_scaling()
-        for settings in self.param_groups:
-            for parameter in settings["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+        for parameter in self._all_parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
         for group in self._groups:
             group.record_scaling(factor)
 
@@ -384,17 +369,9 @@ class CorrectedOptimizer(Optimizer):
         Returns:
             The norm of all gradients before clipping.
         """
-        if not is_number(max_norm) or not max_norm >= 0:
-            raise ValueError(f"max_norm must be a number of at least 0, got {max_norm!r}.")
-        order = math.inf if isinstance(norm_type, str) and norm_type == "inf" else norm_type
-        if isinstance(order, str) or not is_number(order) or not order > 0:
-            raise ValueError(f"norm_type must be a number above 0, or infinity, got {norm_type!r}.")
-        gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
-        gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", order))
-        most = as_float("max_norm", max_norm)
-        if most < math.inf:  # an infinite norm would make it NaN
-            self._scale_grad(float((most / (norm + 1e-6)).clamp(max=1.0)))
+        norm, factor = clipping(self._all_parameters(), max_norm, norm_type)
+        if factor is not None:
+            self._scale_grad(factor)
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:

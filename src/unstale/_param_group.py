@@ -15,6 +15,7 @@ from ._batch import BackwardCall, EvaluatedBatch
 from ._checks import as_scalar
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still
+from ._grad_scaling import common_factor
 from ._ranks import Ranks
 from ._state import GroupState, SavedGroup
 from ._warnings import user_stacklevel
@@ -432,30 +433,6 @@ def _chosen(batch: Batch, selection: corrections.Selection) -> Batch:
         assert isinstance(batch, Linearization)
         batch = batch.select(selection.rows)
     return batch if selection.inverse_probability == 1 else batch.scaled(selection.inverse_probability)
-
-
-def common_factor(before: Tensor, now: Tensor, precision: torch.finfo, tolerance: float = 8) -> float | None:
-    """The factor ``c`` with ``now = c · before`` to rounding; None if there is none.
-
-    Entries are compared one by one, with a relative ``tolerance`` in units of the precision; above 8, where ``before``
-    and ``now`` were computed in different ways, relative to the largest entry.
-
-    >>> before, float32 = torch.tensor([1.0, -2.0, 0.0]), torch.finfo(torch.float32)
-    >>> common_factor(before, before / 2, float32)
-    0.5
-    >>> common_factor(before, torch.tensor([0.5, -1.0, 1e-3]), float32) is None
-    True
-    """
-    one, other = before.double(), now.double()
-    factor = float(one @ other / (one @ one))
-    if not 0 < factor < float("inf"):
-        return None
-    expected = one * factor
-    sizes = expected.abs() if tolerance <= 8 else expected.abs().max()
-    close = (other - expected).abs() <= tolerance * precision.eps * sizes + precision.tiny
-    # Entries near the smallest normal number are ignored, because rounding is coarse there; one entry fits any factor.
-    telling = expected.abs() > 1000 * precision.tiny
-    return factor if bool(close.all()) and int(telling.sum()) >= 2 else None
 
 
 def _hessian(batch: EvaluatedBatch, params: FlatParams) -> Tensor:

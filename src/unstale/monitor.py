@@ -37,7 +37,7 @@ from ._batch_graph import UNRELATED_PREDICTION
 from ._checks import is_count
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still, followable, replacing, target_leaves, target_warning
-from ._param_group import common_factor
+from ._grad_scaling import common_factor
 from ._params import expanded
 from ._torch_momentum import TorchMomentum
 from ._warnings import warn_once
