@@ -28,7 +28,7 @@ from ._batch import (
     warn_replaced_target,
 )
 from ._batch_graph import BatchGraph
-from ._follow import followable, followed_by, replacing
+from ._follow import extended, followable, followed_by, replacing
 from ._grad_scaling import check_factor, clipping
 from ._param_group import ParamGroup
 from ._params import check_parameters, expanded
@@ -119,8 +119,7 @@ class CorrectedOptimizer(Optimizer):
             for group in self._groups:
                 group.follow(followed_by(group.settings, self.param_groups, self.followed))
             return
-        known = {id(p) for p in self.followed}
-        both = [*self.followed, *(p for p in new if id(p) not in known)]
+        both = extended(self.followed, new)
         for settings in self.param_groups:
             followed_by(settings, self.param_groups, both)
         self.followed = both
@@ -195,6 +194,7 @@ class CorrectedOptimizer(Optimizer):
             return self._take(lambda: read_log_likelihood(log_prob, weight))
 
     def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
+        """Evaluate a batch, add its gradient to ``.grad``, and keep what the step needs of it. Returns its loss."""
         groups = self.ready_groups()
         self._ranks.check_join()
         with self._ranks.agree("backward") as vote:
@@ -273,43 +273,6 @@ class CorrectedOptimizer(Optimizer):
             else:
                 group.begin_step()
         return chosen, graph
-
-    def _average_gradients(self, groups: list[ParamGroup]) -> None:
-        for group in groups:
-            group.settle_scaling()
-            group.params.average_gradient(self._ranks.mean_)
-            group.record_scaling(1.0)  # an average is no clipping
-
-    def _has_stepped(self) -> bool:
-        """Whether a step was taken; steps that were skipped do not count."""
-        return any(state for name, state in cast(dict[str, Any], self.state).items() if name != "shared")
-
-    @property
-    def _ranks(self) -> Ranks:
-        return self._discovery.ranks
-
-    def ready_groups(self) -> list[ParamGroup]:
-        """The parameter groups with what they keep between ``backward`` and ``step``."""
-        if self._discovery.is_needed():
-            self._find_ranks()
-        self._groups += self._make_groups(self.param_groups, len(self._groups))
-        return self._groups
-
-    def _find_ranks(self) -> None:
-        has_state = bool(self._groups) and (bool(self._calls) or self._has_stepped())
-        if self._discovery.find(self._process_group, self._all_parameters(), has_state):
-            self._groups = []
-        for group in self._groups:
-            group.set_ranks(self._ranks)
-
-    def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
-        return [
-            ParamGroup(settings, self._needs_samples, followed_by(settings, all_settings, self.followed), self._ranks)
-            for settings in all_settings[first:]
-        ]
-
-    def _all_parameters(self) -> list[Tensor]:
-        return [p for settings in self.param_groups for p in settings["params"]]
 
     def _check_call(self, call: BackwardCall, groups: list[ParamGroup]) -> None:
         if self._calls and all(group.was_cleared for group in groups):
@@ -431,6 +394,12 @@ class CorrectedOptimizer(Optimizer):
         self._forget_batches()
         return loss
 
+    def _average_gradients(self, groups: list[ParamGroup]) -> None:
+        for group in groups:
+            group.settle_scaling()
+            group.params.average_gradient(self._ranks.mean_)
+            group.record_scaling(1.0)  # an average is no clipping
+
     def _finite_gradients(self, groups: list[ParamGroup]) -> list[Tensor]:
         gradients = [group.gradient() for group in groups]
         # A sum is not finite if a part is not. Running means of squares would never recover from an infinite one.
@@ -468,6 +437,39 @@ class CorrectedOptimizer(Optimizer):
         batch: Linearization | None,
     ) -> Tensor:
         """The corrected momentum, divided by the optimizer's denominator."""
+
+    # ------------------------------------------------------------------------------------------- groups and ranks
+
+    def ready_groups(self) -> list[ParamGroup]:
+        """The parameter groups with what they keep between ``backward`` and ``step``."""
+        if self._discovery.is_needed():
+            self._find_ranks()
+        self._groups += self._make_groups(self.param_groups, len(self._groups))
+        return self._groups
+
+    def _find_ranks(self) -> None:
+        has_state = bool(self._groups) and (bool(self._calls) or self._has_stepped())
+        if self._discovery.find(self._process_group, self._all_parameters(), has_state):
+            self._groups = []
+        for group in self._groups:
+            group.set_ranks(self._ranks)
+
+    def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
+        return [
+            ParamGroup(settings, self._needs_samples, followed_by(settings, all_settings, self.followed), self._ranks)
+            for settings in all_settings[first:]
+        ]
+
+    def _all_parameters(self) -> list[Tensor]:
+        return [p for settings in self.param_groups for p in settings["params"]]
+
+    @property
+    def _ranks(self) -> Ranks:
+        return self._discovery.ranks
+
+    def _has_stepped(self) -> bool:
+        """Whether a step was taken; steps that were skipped do not count."""
+        return any(state for name, state in cast(dict[str, Any], self.state).items() if name != "shared")
 
     # ------------------------------------------------------------------------------------------------------ state
 

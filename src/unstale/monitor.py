@@ -36,7 +36,7 @@ from ._batch import (
 from ._batch_graph import UNRELATED_PREDICTION
 from ._checks import is_count
 from ._flat_params import FlatParams
-from ._follow import check_live, check_still, followable, replacing, target_leaves, target_warning
+from ._follow import check_live, check_still, extended, followable, replacing, target_leaves, target_warning
 from ._grad_scaling import common_factor
 from ._params import expanded
 from ._torch_momentum import TorchMomentum
@@ -137,8 +137,7 @@ class Monitor:
             self._warned.discard(warn_replaced_target.__name__)
             del self._modules[1:]
         else:
-            known = {id(p) for p in self._followed}
-            self._followed += [p for p in new if id(p) not in known]
+            self._followed = extended(self._followed, new)
         modules = [network] if isinstance(network, nn.Module) else network
         self._modules += [part for part in modules if isinstance(part, nn.Module)]
         self._joint = FlatParams(self._params.parameters, followed=self._followed)
