@@ -44,11 +44,13 @@ LAYERS = [
 # Within per_sample likewise. Only the first touches torch's internals.
 PER_SAMPLE_LAYERS = [
     "autograd_graph",
+    "owners",
     "gradients",
     "jacobian",
     "row_rules",
     "layer_rules",
     "ownership",
+    "sample_rows",
     "linearize",
     "slow",
 ]

@@ -34,8 +34,9 @@ class Mutant(NamedTuple):
 BLOCKS, DIAGONAL, WINDOW, RESERVOIR, SLOTS, SELECT = (
     f"src/unstale/corrections/{name}.py" for name in ("blocks", "diagonal", "window", "reservoir", "slots", "select")
 )
-GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES = (
-    f"src/unstale/per_sample/{name}.py" for name in ("gradients", "linearize", "layer_rules", "row_rules")
+GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES, OWNERS, SAMPLE_ROWS = (
+    f"src/unstale/per_sample/{name}.py"
+    for name in ("gradients", "linearize", "layer_rules", "row_rules", "owners", "sample_rows")
 )
 MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP, MONITOR, TORCH_MOMENTUM = (
     f"src/unstale/{name}.py"
@@ -689,7 +690,7 @@ MUTANTS = [
         "or False",
         (REFERENCE, FUZZ, CONTRACT),
     ),
-    Mutant("missing rows count", LINEARIZE, "present = place < counts", "present = place <= counts", PER_SAMPLE),
+    Mutant("missing rows count", SAMPLE_ROWS, "present = place < counts", "present = place <= counts", PER_SAMPLE),
     Mutant("inputs are not copied", LINEARIZE, "else parts[0].clone()", "else parts[0]", PER_SAMPLE),
     Mutant(
         "weight that is not transposed",
@@ -704,35 +705,35 @@ MUTANTS = [
     ),
     Mutant(
         "broadcast rows belong to one sample",
-        ROW_RULES,
+        OWNERS,
         "result = common(owner, spread, reason)",
         "result = owner[tuple(slice(1) if d in spread else slice(None) for d in range(owner.ndim))]",
         PER_SAMPLE,
     ),
     Mutant(
         "reduced rows belong to one sample",
-        ROW_RULES,
+        OWNERS,
         "highest if bool(((owner == highest) | (owner < 0)).all()) else Shared(reason)",
         "highest",
         PER_SAMPLE,
     ),
     Mutant(
         "row picked twice belongs to one sample",
-        ROW_RULES,
+        OWNERS,
         "rows if torch.equal(rows[index], owner) else Shared(reason)",
         "rows",
         PER_SAMPLE,
     ),
     Mutant(
         "row with two consumers belongs to one sample",
-        ROW_RULES,
+        OWNERS,
         "if bool(((a == b) | (a < 0) | (b < 0)).all()):",
         "if True:",
         PER_SAMPLE,
     ),
     Mutant(
         "view keeps the owner unchanged",
-        ROW_RULES,
+        OWNERS,
         "if owner.ndim == 0 or (owner.ndim == 1 and in_shape and in_shape[0] == out_shape[0]):",
         "if True:",
         PER_SAMPLE,
