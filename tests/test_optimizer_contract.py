@@ -1219,6 +1219,26 @@ def test_explicit_clipping_reaches_every_group():
         assert_near(parameters_of(model), parameters_of(twin), 1e-9)
 
 
+@pytest.mark.parametrize("way", ["clip_grad_norm_", "scale_grad_"])
+def test_explicit_scaling_of_a_single_sample(way):
+    """Its factor is never inferred, because another loss of the same prediction would look the same."""
+    model, twin = twins(mlp)
+    optimizer, plain = (unstale.CorrectedSGD(each, lr=0.1, correction="dense", trust=None) for each in (model, twin))
+    one, two = Stream(m=1), Stream(m=1)
+    for _ in range(6):
+        optimizer.backward(*one.batch(model)())
+        factor = 0.25
+        if way == "scale_grad_":
+            optimizer.scale_grad_(factor)
+        else:
+            factor = min(1.0, 0.05 / (float(optimizer.clip_grad_norm_(0.05)) + 1e-6))
+        plain.backward(*two.batch(twin)(), weight=factor)
+        for each in (optimizer, plain):
+            each.step()
+            each.zero_grad()
+        assert_near(parameters_of(model), parameters_of(twin), 1e-9)
+
+
 def test_an_oracle_weighs_batches_as_they_were_weighed():
     """β may change from step to step; what is remembered decays by the β of each."""
     model, twin = twins(linear)
