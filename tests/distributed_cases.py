@@ -441,7 +441,7 @@ def replanned(problem, rank):
 
 @fault
 def late(group, rank, size):
-    """Ranks that are made after the optimizer has been used, and after it has loaded a state."""
+    """Ranks that are made after the optimizer has been used, has loaded a state, or has dropped a batch."""
     options = options_of("CorrectedSGD", "window")
     saved = Problem("CorrectedSGD", process_group=None, **options)
     saved.train(1)
@@ -454,6 +454,11 @@ def late(group, rank, size):
             else:
                 problem.optimizer.load_state_dict(saved.optimizer.state_dict())
         found[name] = attempt(problem.train) if name == "read" else message_of(problem.step)
+    problem = Problem("CorrectedSGD", rank, size, group, "wrapper", **options)
+    with patch.object(dist, "is_initialized", lambda: False):
+        problem.optimizer.backward(problem.batch(problem.model))
+        problem.optimizer.zero_grad()
+    found["dropped"] = attempt(problem.train)
     return found
 
 

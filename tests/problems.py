@@ -1,4 +1,4 @@
-"""Small problems that the tests share: models by name, and streams of random TD batches."""
+"""What the tests share: models by name, streams of random TD batches, and the comparison of states."""
 
 from __future__ import annotations
 
@@ -71,3 +71,21 @@ def twins(make, seed: int = 0):
 
 def parameters_of(model) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def assert_same(one, other):
+    """Raise unless two nested containers of tensors are equal, in types and in every bit."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    else:
+        assert one == other

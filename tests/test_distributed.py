@@ -144,8 +144,13 @@ def test_mistakes_are_refused_on_all_ranks(found):
 
 def test_ranks_that_are_made_after_the_optimizer_was_used(found):
     expected = Problem("CorrectedSGD", **options_of("CorrectedSGD", "window")).train()
+    later = Problem("CorrectedSGD", **options_of("CorrectedSGD", "window"))
+    later.batch()  # the one that was dropped
+    expected_later = later.train()
     for result in of_all_ranks(found, "late"):
         assert_close(result["read"], expected, **EXACT)
+        assert isinstance(result["dropped"], torch.Tensor), result["dropped"]
+        assert_close(result["dropped"], expected_later, **EXACT)
         assert re.match("RuntimeError: this optimizer has a state of 1 rank.s., and there are 4 now", result["loaded"])
 
 

@@ -9,7 +9,7 @@ import torch
 from fuzz_inputs import ANY_NUMBER, REFUSED, any_tensor, attempt, fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Stream, mlp
+from problems import Stream, assert_same, mlp
 from torch import nn
 
 import unstale
@@ -67,16 +67,6 @@ class Training:
         return copy.deepcopy((list(self.model.parameters()), self.optimizer.state_dict(), self.optimizer.defaults))
 
 
-def same(one, other):
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
-
-
 @st.composite
 def paths(draw, value):
     """Keys that lead to some part of nested containers."""
@@ -132,7 +122,7 @@ def test_damaged_states_are_refused_as_a_whole(data):
             state = data.draw(damages(state))
         before = ours.everything()
         if attempt(lambda: ours.optimizer.load_state_dict(state)) is REFUSED:
-            assert same(ours.everything(), before)
+            assert_same(ours.everything(), before)
             return
         # Then it was nothing that matters: training goes on.
         attempt(lambda: ours.train(3), FloatingPointError, MemoryError)
@@ -155,7 +145,7 @@ def test_every_entry_of_a_state_is_missed(correction, follows):
             for changed in changes:
                 with pytest.raises(ValueError, match="this state_dict is damaged"):
                     other.optimizer.load_state_dict({**whole, "state": {**whole["state"], name: changed}})
-    assert same(other.everything(), before)
+    assert_same(other.everything(), before)
     other.optimizer.load_state_dict(whole)
 
 
@@ -184,7 +174,7 @@ def test_damaged_files_of_states(data):
     except Exception:
         return  # torch's business
     if attempt(lambda: training.optimizer.load_state_dict(state)) is REFUSED:
-        assert same(training.everything(), before)
+        assert_same(training.everything(), before)
 
 
 def test_entries_of_types_that_no_check_expects_are_refused():
@@ -200,7 +190,7 @@ def test_entries_of_types_that_no_check_expects_are_refused():
         change(damaged)
         with pytest.raises(ValueError, match="this state_dict is damaged"):
             training.optimizer.load_state_dict(damaged)
-    assert same(training.optimizer.state_dict(), before)
+    assert_same(training.optimizer.state_dict(), before)
 
 
 def test_a_loaded_state_shares_nothing_with_the_checkpoint():
@@ -211,7 +201,7 @@ def test_a_loaded_state_shares_nothing_with_the_checkpoint():
     before = copy.deepcopy(saved)
     training.optimizer.load_state_dict(saved)
     training.train(2)
-    assert same(saved, before)
+    assert_same(saved, before)
 
 
 def test_norms_that_overflowed_can_be_loaded():

@@ -20,7 +20,9 @@ LAYERS = [
         "distributions",
         "momentum",
         "_flat_params",
+        "_grad_scaling",
         "_late_binding",
+        "_params",
         "_random",
         "_ranks",
         "_warnings",
@@ -31,6 +33,7 @@ LAYERS = [
     {"_options"},
     {"_state"},
     {"_param_group"},
+    {"_batch_graph"},
     {"_optimizer"},
     {"optimizers", "diagnostics", "_torch_momentum", "_advice"},
     {"_step_cost"},
@@ -41,11 +44,13 @@ LAYERS = [
 # Within per_sample likewise. Only the first touches torch's internals.
 PER_SAMPLE_LAYERS = [
     "autograd_graph",
+    "owners",
     "gradients",
     "jacobian",
     "row_rules",
     "layer_rules",
     "ownership",
+    "sample_rows",
     "linearize",
     "slow",
 ]

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from problems import Stream, mlp, parameters_of, twins
+from problems import Stream, assert_same, mlp, parameters_of, twins
 from reference import Reference, block_mask, diagonal_mask
 from torch import nn
 
@@ -40,20 +40,6 @@ def snapshot(model, optimizer):
     """All that a refused call must leave alone."""
     grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
     return copy.deepcopy((list(model.parameters()), grads, optimizer.state_dict()))
-
-
-def assert_same(one, other):
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        for left, right in zip(one, other, strict=True):
-            assert_same(left, right)
-    else:
-        assert one == other
 
 
 # ------------------------------------------------------------------------ options

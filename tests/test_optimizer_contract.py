@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 import torch
-from problems import Stream, linear, mlp, parameters_of, twins, vector
+from problems import Stream, assert_same, linear, mlp, parameters_of, twins, vector
 from reference import Reference, block_mask, diagonal_mask, flat, gradient_of, per_sample
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -68,22 +68,9 @@ def grads_of(*modules):
     return [None if p.grad is None else p.grad.clone() for module in modules for p in module.parameters()]
 
 
-def assert_same(one, other):
-    """Nested containers, equal to the last bit. A state with nothing in it is none."""
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        one, other = ({key: part for key, part in each.items() if part != {}} for each in (one, other))
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same(left, right)
-    else:
-        assert one == other
+def assert_same_state(one, other):
+    """Two states, equal to the last bit. A group with nothing in it is none."""
+    assert_same(*({**each, "state": {k: v for k, v in each["state"].items() if v != {}}} for each in (one, other)))
 
 
 def assert_near(one, other, tolerance=1e-10):
@@ -430,7 +417,7 @@ def test_saved_and_loaded_training_goes_on_bit_for_bit(base, correction, steps):
     assert parameters_of(fresh).isfinite().all()
     assert not torch.equal(parameters_of(fresh), before)
     if correction != "oracle":
-        assert_same(resumed.state_dict(), optimizer.state_dict())
+        assert_same_state(resumed.state_dict(), optimizer.state_dict())
 
 
 @every_saved
@@ -482,7 +469,7 @@ def test_loading_copies(correction):
 
     for state in optimizer.state.values():
         spoil(state)
-    assert_same(loaded.state_dict(), before)
+    assert_same_state(loaded.state_dict(), before)
 
 
 @every_saved
@@ -494,7 +481,7 @@ def test_state_of_half_precision_parameters_is_loaded_at_full_precision(correcti
     fresh = copy.deepcopy(model)
     resumed = grouped(fresh, "adam", correction)
     resumed.load_state_dict(through_a_file(optimizer.state_dict()))
-    assert_same(resumed.state_dict(), optimizer.state_dict())
+    assert_same_state(resumed.state_dict(), optimizer.state_dict())
     mu = resumed.state["group 0"]["mu"]
     assert mu.dtype == torch.float32
     assert not torch.equal(mu, mu.bfloat16().float())  # it had digits to lose
@@ -1013,7 +1000,7 @@ def test_a_batch_that_was_cleared_has_never_been(correction, set_to_none):
             before = copy.deepcopy(optimizer.state_dict())
             optimizer.backward(Stream(seed=9, m=2).batch(model))
             optimizer.zero_grad(set_to_none)
-            assert_same(optimizer.state_dict(), before)
+            assert_same_state(optimizer.state_dict(), before)
         train(model, optimizer, one)
         train(twin, other, two)
         assert torch.equal(parameters_of(model), parameters_of(twin))
@@ -1064,7 +1051,7 @@ def test_a_step_that_the_scaler_skips_has_never_been(base, correction):
             scaler_step(scaler, optimizer)
             assert scaler.get_scale() == 2.0**11
             assert torch.equal(parameters_of(model), before)
-            assert_same(optimizer.state_dict(), memory)
+            assert_same_state(optimizer.state_dict(), memory)
         optimizer.backward(one.batch(model), weight=scale_of(scaler))
         scaler_step(scaler, optimizer)
         train(twin, plain, two)
@@ -1226,6 +1213,26 @@ def test_explicit_clipping_reaches_every_group():
         factor = min(1.0, 0.05 / (total + 1e-6))
         plain.backward(*two.batch(twin)(), weight=factor)
         (twin[:3](states).square().mean() * factor).backward()
+        for each in (optimizer, plain):
+            each.step()
+            each.zero_grad()
+        assert_near(parameters_of(model), parameters_of(twin), 1e-9)
+
+
+@pytest.mark.parametrize("way", ["clip_grad_norm_", "scale_grad_"])
+def test_explicit_scaling_of_a_single_sample(way):
+    """Its factor is never inferred, because another loss of the same prediction would look the same."""
+    model, twin = twins(mlp)
+    optimizer, plain = (unstale.CorrectedSGD(each, lr=0.1, correction="dense", trust=None) for each in (model, twin))
+    one, two = Stream(m=1), Stream(m=1)
+    for _ in range(6):
+        optimizer.backward(*one.batch(model)())
+        factor = 0.25
+        if way == "scale_grad_":
+            optimizer.scale_grad_(factor)
+        else:
+            factor = min(1.0, 0.05 / (float(optimizer.clip_grad_norm_(0.05)) + 1e-6))
+        plain.backward(*two.batch(twin)(), weight=factor)
         for each in (optimizer, plain):
             each.step()
             each.zero_grad()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from problems import assert_same
 
 ROOT = Path(__file__).parents[1]
 STEPS = 24  # with two copies of the target network
@@ -102,22 +103,6 @@ def test_training_that_is_killed_ends_with_the_same_bits(tmp_path):
     undisturbed, killed = (torch.load(path, weights_only=True) for path in lives)
     assert undisturbed["step"] == STEPS
     assert_same(killed, undisturbed)
-
-
-def assert_same(one, other):
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
-            assert_same(*pair)
-    else:
-        assert one == other
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from torch import nn
 
 from unstale.per_sample.autograd_graph import inputs, operation, shape
 from unstale.per_sample.layer_rules import LAYERS
-from unstale.per_sample.row_rules import MULTIPLE_OUTPUTS, RULES, Shared, input_owners
+from unstale.per_sample.owners import Shared
+from unstale.per_sample.row_rules import MULTIPLE_OUTPUTS, RULES, input_owners
 
 # Nodes that are made on other devices or by operations without a public name.
 ELSEWHERE = {

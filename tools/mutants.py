@@ -34,14 +34,17 @@ class Mutant(NamedTuple):
 BLOCKS, DIAGONAL, WINDOW, RESERVOIR, SLOTS, SELECT = (
     f"src/unstale/corrections/{name}.py" for name in ("blocks", "diagonal", "window", "reservoir", "slots", "select")
 )
-GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES = (
-    f"src/unstale/per_sample/{name}.py" for name in ("gradients", "linearize", "layer_rules", "row_rules")
+GRADIENTS, LINEARIZE, LAYER_RULES, ROW_RULES, OWNERS, SAMPLE_ROWS = (
+    f"src/unstale/per_sample/{name}.py"
+    for name in ("gradients", "linearize", "layer_rules", "row_rules", "owners", "sample_rows")
 )
 MOMENTUM, OPTIMIZER, OPTIMIZERS, PARAM_GROUP, MONITOR, TORCH_MOMENTUM = (
     f"src/unstale/{name}.py"
     for name in ("momentum", "_optimizer", "optimizers", "_param_group", "monitor", "_torch_momentum")
 )
-RANDOM, BATCH = "src/unstale/_random.py", "src/unstale/_batch.py"
+RANDOM, BATCH, BATCH_GRAPH, GRAD_SCALING = (
+    f"src/unstale/{name}.py" for name in ("_random", "_batch", "_batch_graph", "_grad_scaling")
+)
 NETWORK, TRAINING, DATA = (f"lab/src/unstale_lab/engine/{name}.py" for name in ("network", "training", "data"))
 
 REFERENCE, RUNS, WINDOWS, CHANGING, CONTRACT, LINEARIZATIONS, RULES, FUZZ, RESERVOIRS, PLANS, INPUTS = (
@@ -77,9 +80,9 @@ MUTANTS = [
     # Ranks
     Mutant(
         "ranks: η of every rank by itself",
-        OPTIMIZER,
-        "self._ranks.mean_(self._eta(group, state, beta))",
-        "self._eta(group, state, beta)",
+        PARAM_GROUP,
+        "self._ranks.mean_(self._eta(state, beta, calls))",
+        "self._eta(state, beta, calls)",
         (RANKS,),
     ),
     Mutant(
@@ -193,7 +196,7 @@ MUTANTS = [
     Mutant("no trust bound", MOMENTUM, ".clamp(max=1.0)", ".clamp(max=1.0) * 0 + 1", CORRECTIONS),
     Mutant(
         "μ instead of μ̂ (literal recursion)",
-        OPTIMIZER,
+        PARAM_GROUP,
         '["literal"] = momentum *',
         '["literal"] = state["mu"] *',
         CORRECTIONS,
@@ -201,8 +204,8 @@ MUTANTS = [
     # Target networks
     Mutant(
         "targets of followed networks count as constant",
-        OPTIMIZER,
-        "or any(id(p) in leaves for p in self.followed)",
+        BATCH_GRAPH,
+        "or any(id(p) in leaves for p in self._followed)",
         "or False",
         (FOLLOW,),
     ),
@@ -532,7 +535,7 @@ MUTANTS = [
     ),
     Mutant(
         "debiasing ignores that β grew (optimizer)",
-        OPTIMIZER,
+        PARAM_GROUP,
         'beta * state.get("mean_weight", 0.0) + (1 - beta)',
         '1 - beta ** float(state["step"])',
         (PLANS,),
@@ -687,7 +690,7 @@ MUTANTS = [
         "or False",
         (REFERENCE, FUZZ, CONTRACT),
     ),
-    Mutant("missing rows count", LINEARIZE, "present = place < counts", "present = place <= counts", PER_SAMPLE),
+    Mutant("missing rows count", SAMPLE_ROWS, "present = place < counts", "present = place <= counts", PER_SAMPLE),
     Mutant("inputs are not copied", LINEARIZE, "else parts[0].clone()", "else parts[0]", PER_SAMPLE),
     Mutant(
         "weight that is not transposed",
@@ -702,35 +705,35 @@ MUTANTS = [
     ),
     Mutant(
         "broadcast rows belong to one sample",
-        ROW_RULES,
+        OWNERS,
         "result = common(owner, spread, reason)",
         "result = owner[tuple(slice(1) if d in spread else slice(None) for d in range(owner.ndim))]",
         PER_SAMPLE,
     ),
     Mutant(
         "reduced rows belong to one sample",
-        ROW_RULES,
+        OWNERS,
         "highest if bool(((owner == highest) | (owner < 0)).all()) else Shared(reason)",
         "highest",
         PER_SAMPLE,
     ),
     Mutant(
         "row picked twice belongs to one sample",
-        ROW_RULES,
+        OWNERS,
         "rows if torch.equal(rows[index], owner) else Shared(reason)",
         "rows",
         PER_SAMPLE,
     ),
     Mutant(
         "row with two consumers belongs to one sample",
-        ROW_RULES,
+        OWNERS,
         "if bool(((a == b) | (a < 0) | (b < 0)).all()):",
         "if True:",
         PER_SAMPLE,
     ),
     Mutant(
         "view keeps the owner unchanged",
-        ROW_RULES,
+        OWNERS,
         "if owner.ndim == 0 or (owner.ndim == 1 and in_shape and in_shape[0] == out_shape[0]):",
         "if True:",
         PER_SAMPLE,
@@ -738,7 +741,7 @@ MUTANTS = [
     # Scaled gradients
     Mutant("scaling is not inferred", PARAM_GROUP, "if not torch.equal(self._left, now):", "if False:", (CONTRACT,)),
     Mutant(
-        "factor from a single entry", PARAM_GROUP, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
+        "factor from a single entry", GRAD_SCALING, "int(telling.sum()) >= 2", "int(telling.sum()) >= 1", (CONTRACT,)
     ),
     Mutant("clipping leaves the batch unscaled", OPTIMIZER, "group.record_scaling(factor)", "pass", (CONTRACT,)),
     # The laboratory's engine

@@ -211,6 +211,20 @@ def read_batch(
     return bound(prediction), *result
 
 
+def read_log_likelihood(
+    log_prob: Tensor | Callable[[], Tensor], weight: Tensor | float
+) -> tuple[BackwardCall, EvaluatedBatch]:
+    """A batch of ``backward_log_likelihood``, given as a tensor or as a function that returns one."""
+    if not isinstance(log_prob, Tensor) and not callable(log_prob):
+        raise TypeError(f"log_prob must be a tensor or a function, not {type(log_prob).__name__}.")
+    if isinstance(log_prob, Tensor):
+        call = BackwardCall(None, losses.negative_log_likelihood, weight)
+        return call, call.evaluate(log_prob, 0.0)
+    again = bound(log_prob)
+    call = BackwardCall(lambda: (again(), 0.0), losses.negative_log_likelihood, weight)
+    return call, call.evaluate(log_prob(), 0.0)
+
+
 def check_batch(prediction: Tensor, target: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Prediction and target as two tensors of the same shape, with one axis or more; or an error."""
     check_floating("prediction", prediction)

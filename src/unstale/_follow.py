@@ -40,6 +40,12 @@ def followable(parameters: Any, optimized: Sequence[Tensor]) -> list[Tensor]:
     return others
 
 
+def extended(followed: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The followed parameters, and those of another network that are not among them."""
+    known = set(map(id, followed))
+    return [*followed, *(p for p in parameters if id(p) not in known)]
+
+
 def replacing(followed: Sequence[Tensor], parameters: Sequence[Tensor], method: str) -> list[Tensor]:
     """Parameters that take the place of the followed ones after the first batch; or an error.
 

@@ -8,12 +8,9 @@ measured from one linearization to the next, so that the correction is valid for
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,59 +23,23 @@ from ._batch import (
     EvaluatedBatch,
     explained_freed_graph,
     read_batch,
+    read_log_likelihood,
     warn_constant_target,
     warn_replaced_target,
 )
-from ._checks import as_float, is_finite, is_number
-from ._follow import followable, followed_by, replacing, target_leaves, target_warning
-from ._late_binding import bound
+from ._batch_graph import BatchGraph
+from ._follow import extended, followable, followed_by, replacing
+from ._grad_scaling import check_factor, clipping
 from ._param_group import ParamGroup
-from ._ranks import Ranks
+from ._params import check_parameters, expanded
+from ._ranks import RankDiscovery, Ranks
 from ._state import GroupState
-from ._warnings import user_stacklevel
-from .corrections.saved import refuse
+from ._warnings import warn_once
 from .losses import Loss
-from .momentum import correct, running_mean_
-from .per_sample.gradients import Linearization
-from .per_sample.linearize import (
-    Linearized,
-    OutputGradients,
-    TracedBatch,
-    fill_grad,
-    linearize,
-    linearize_one,
-    trace_batch,
-)
-from .per_sample.ownership import Trace, reached_leaves
-from .per_sample.slow import warn_slow
+from .per_sample.gradients import Linearization, SampleGradients
 
 # More than there are calls of backward in one step: each draws random entries of its own.
 MAX_CALLS = 1 << 20
-
-
-PAST_BATCHES_LOST = (
-    "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients from before "
-    "it was saved stay in the momentum as they are, uncorrected, until they have decayed."
-)
-UNRELATED_PREDICTION = (
-    "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
-    "the optimizer from the model that predicts), or reentrant checkpointing hides them (use checkpoint(..., "
-    "use_reentrant=False))."
-)
-SWAPPED_ARGUMENTS = (
-    "target depends on this optimizer's parameters but prediction does not: the arguments look swapped. The order is "
-    "backward(prediction, target), where prediction is the output of the model that the optimizer was made from. (Or "
-    "reentrant checkpointing hides the parameters of the prediction: use checkpoint(..., use_reentrant=False).)"
-)
-
-
-class PreparedBatch(NamedTuple):
-    """What is known of a batch before its gradients are computed."""
-
-    chosen: list[corrections.Selection | None]  # what each group needs of it
-    sampled: list[ParamGroup]  # groups that need per-sample gradients
-    traced: TracedBatch
-    is_single: bool  # whether it has one sample, whose graph needs no trace
 
 
 class CorrectedOptimizer(Optimizer):
@@ -102,10 +63,7 @@ class CorrectedOptimizer(Optimizer):
     def _reset(self) -> None:
         """Forget everything that is not saved."""
         self._groups: list[ParamGroup] = []
-        self._ranks = Ranks()  # this process alone, until parameters are looked for on others
-        self._was_initialized = False  # torch.distributed, when they were
-        self._is_compared = False  # with the other ranks, since parameters or a state were added
-        self._is_looking = True  # for the ranks, since then
+        self._discovery = RankDiscovery()
         self._calls: list[BackwardCall] = []  # of backward, since the last step
         self._skip_step = False
         self._warned: set[str] = set()
@@ -117,20 +75,14 @@ class CorrectedOptimizer(Optimizer):
         param_group = {**param_group, "params": expanded(param_group["params"])}
         settings = {**self.defaults, **param_group}
         if isinstance(param_group["params"], list):
-            _ranks.refuse_sharded(param_group["params"])
-            _check_parameters(param_group["params"])
-            if {id(p) for p in param_group["params"]} & {id(p) for p in self.followed}:
-                raise ValueError(
-                    "params has parameters of a followed network. follow() is for networks that something else moves: "
-                    "make the optimizer with all parameters that it optimizes, and follow the others."
-                )
+            check_parameters(param_group["params"], self.followed)
         _options.check(settings)
         if not _options.DEFAULTS.keys() <= param_group.keys():  # with all options it is a copy of another group
             _options.refuse_unused(param_group, [settings])
         if param_group.get("on_nonfinite", self.defaults["on_nonfinite"]) != self.defaults["on_nonfinite"]:
             raise ValueError("on_nonfinite is for the whole optimizer: a step is taken by every group or by none.")
         super().add_param_group(param_group)
-        self._is_compared, self._is_looking = False, True
+        self._discovery.restart()
 
     def follow(self, network: nn.Module | Iterable[nn.Module | Tensor]) -> None:
         """Follow a target network: targets also change when *its* parameters move.
@@ -167,12 +119,12 @@ class CorrectedOptimizer(Optimizer):
             for group in self._groups:
                 group.follow(followed_by(group.settings, self.param_groups, self.followed))
             return
-        known = {id(p) for p in self.followed}
-        both = [*self.followed, *(p for p in new if id(p) not in known)]
+        both = extended(self.followed, new)
         for settings in self.param_groups:
             followed_by(settings, self.param_groups, both)
         self.followed = both
-        self._groups, self._is_compared = [], False
+        self._groups = []
+        self._discovery.restart()
 
     # --------------------------------------------------------------------------------------------------- backward
 
@@ -224,7 +176,7 @@ class CorrectedOptimizer(Optimizer):
                     "have one by one; use CorrectedAdam."
                 )
             if evaluated.given_target is None and any(group.is_corrected for group in self.ready_groups()):
-                self._warn_once("constant target", warn_constant_target)
+                warn_once(self._warned, "constant target", warn_constant_target)
             return call, evaluated
 
         with explained_freed_graph("optimizer.backward()"):
@@ -238,72 +190,48 @@ class CorrectedOptimizer(Optimizer):
         The loss is ``-mean log_prob``, and the Taylor term the paper's ``mean ∇f ∇fᵀ``. Shapes of ``log_prob`` and
         ``weight`` are as for :meth:`backward`: ``[m]``, ``[T, B]`` and so on.
         """
-
-        def evaluate() -> tuple[BackwardCall, EvaluatedBatch]:
-            if not isinstance(log_prob, Tensor) and not callable(log_prob):
-                raise TypeError(f"log_prob must be a tensor or a function, not {type(log_prob).__name__}.")
-            if isinstance(log_prob, Tensor):
-                call = BackwardCall(None, losses.negative_log_likelihood, weight)
-                return call, call.evaluate(log_prob, 0.0)
-            again = bound(log_prob)
-            call = BackwardCall(lambda: (again(), 0.0), losses.negative_log_likelihood, weight)
-            return call, call.evaluate(log_prob(), 0.0)
-
         with explained_freed_graph("optimizer.backward_log_likelihood()"):
-            return self._take(evaluate)
+            return self._take(lambda: read_log_likelihood(log_prob, weight))
 
     def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
+        """Evaluate a batch, add its gradient to ``.grad``, and keep what the step needs of it. Returns its loss."""
         groups = self.ready_groups()
         self._ranks.check_join()
         with self._ranks.agree("backward") as vote:
             call, batch = evaluate()
             if math.isfinite(batch.check):
                 self._check_call(call, groups)
-                if self._is_compared:
-                    prepared = self._prepare(batch, groups)
+                if self._discovery.are_compared:
+                    chosen, graph = self._trace(batch, groups)
             else:
                 self._refuse(
                     f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
                 )
                 vote.skips = True
-            vote.values = [len(batch.prediction), self._is_compared]
+            vote.values = [len(batch.prediction), self._discovery.are_compared]
         if vote.skips:
             self._skip_step = True
             return batch.loss
-        if not all(is_compared for _, is_compared, *_ in vote.received):
+        if not all(are_compared for _, are_compared, *_ in vote.received):
             self._compare_ranks(groups, sum(int(samples) for samples, *_ in vote.received))
             with self._ranks.agree("batch"):
-                prepared = self._prepare(batch, groups)
-        chosen, sampled, traced, is_single = prepared
+                chosen, graph = self._trace(batch, groups)
         for group in groups:
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
-        is_hiding = sampled and not is_single and not self._ranks.fills_unused
-        hidden = self._versions_of_hidden(traced) if is_hiding else {}
-        outputs = None
-        if batch.all_entries is None:
-            outputs = fill_grad(traced, batch.slope)
-        else:
-            everything, slope = batch.all_entries
-            fill_grad(TracedBatch([everything], [Trace()]), slope)
-        if hidden and hidden != self._versions_of_hidden(traced):
-            raise RuntimeError(
-                "a parameter received a gradient although the graph does not show that the prediction depends on it, "
-                "so it cannot be corrected. Reentrant checkpointing does this; use checkpoint(use_reentrant=False)."
-            )
-        if sampled:
+        graph.fill_grad(self._ranks.fills_unused)
+        gradients: dict[ParamGroup, tuple[SampleGradients, ...]] = {}
+        if graph.sampled:
             with self._ranks.agree("gradients") as vote:
-                found = self._linearize(batch, traced, sampled, outputs, is_single)
+                found = graph.linearize()
                 if not found.is_finite:
                     self._refuse("a gradient of this batch's predictions or targets is not finite")
                     vote.skips = True
             if vote.skips:
                 self._skip_step = True
                 return batch.loss
-        else:
-            found = Linearized([], {}, True)
+            gradients = dict(zip(graph.sampled, found.gradients, strict=True))
         self._calls.append(call)
-        gradients = dict(zip(sampled, found.gradients, strict=True))
         for group, selection, gradient in zip(groups, chosen, before, strict=True):
             group.add_batch(batch, gradients.get(group), selection, gradient)
         if self._ranks.averages_gradients:
@@ -324,10 +252,12 @@ class CorrectedOptimizer(Optimizer):
                 [type(self).__name__, steps], self.param_groups, [*self.followed, *moments]
             )
         _ranks.check_same(vote.received)
-        self._is_compared, self._is_looking = True, False
+        self._discovery.set_compared()
 
-    def _prepare(self, batch: EvaluatedBatch, groups: list[ParamGroup]) -> PreparedBatch:
-        """Trace a batch and begin the step: everything that can refuse a batch before gradients are computed."""
+    def _trace(
+        self, batch: EvaluatedBatch, groups: list[ParamGroup]
+    ) -> tuple[list[corrections.Selection | None], BatchGraph]:
+        """What each group needs of a batch, and its graph. All that can refuse it before gradients are computed."""
         chosen = [
             group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
             for number, group in enumerate(groups)
@@ -335,137 +265,14 @@ class CorrectedOptimizer(Optimizer):
         sampled = [
             group for group, rows in zip(groups, chosen, strict=True) if group.needs_samples and rows is not None
         ]
-        is_first = not self._has_stepped()
-        if is_first and not sampled:  # its graph is checked, chosen or not
-            self._trace(batch, [group for group in groups if group.needs_samples])
-            self._refuse_swapped(batch)
-        is_single = len(batch.prediction) == 1 and not is_first and all(group.wants_matrices for group in sampled)
-        if self._ranks.has_wrappers:  # they would wait for the gradients of a prediction that has none
-            is_single = False
-            if not sampled and not self._holds_any(reached_leaves(batch.prediction)):
-                raise ValueError(UNRELATED_PREDICTION)
-        traced = self._trace(batch, [] if is_single else sampled)
+        graph = BatchGraph(batch, groups, self.followed, self._warned)
+        graph.trace(sampled, not self._has_stepped(), self._ranks.has_wrappers)
         for group in groups:
             if self._calls and group.has_begun:
                 group.check_followed()
             else:
                 group.begin_step()
-        return PreparedBatch(chosen, sampled, traced, is_single)
-
-    def _average_gradients(self, groups: list[ParamGroup]) -> None:
-        for group in groups:
-            group.settle_scaling()
-            group.params.average_gradient(self._ranks.mean_)
-            group.record_scaling(1.0)  # an average is no clipping
-
-    def _trace(self, batch: EvaluatedBatch, sampled: list[ParamGroup]) -> TracedBatch:
-        if not sampled:
-            return TracedBatch([batch.prediction], [Trace()])
-        traced = trace_batch(batch.prediction, batch.target, batch.columns)
-        if not self._holds_any(traced.reached):
-            self._refuse_swapped(batch)
-            raise ValueError(UNRELATED_PREDICTION)
-        corrected = [group for group in self._groups if group.needs_samples]
-        if batch.given_target is None:
-            return traced
-        leaves = target_leaves(batch, traced)
-        if any(group.is_corrected for group in corrected):
-            self._check_target(leaves, corrected)
-        return traced if batch.is_row_loss or self._is_followed(leaves, corrected) else traced.without_target()
-
-    def _check_target(self, leaves: set[int], corrected: list[ParamGroup]) -> None:
-        """Warn if the target, which depends on these leaves, comes from a network whose changes are not followed."""
-        seen = [p for group in corrected for p in group.params.parameters]
-        warn = target_warning(leaves, self._all_parameters(), seen, self.followed)
-        if warn is not None:
-            self._warn_once(warn.__name__, warn)
-
-    def _holds_any(self, leaves: set[int], groups: list[ParamGroup] | None = None) -> bool:
-        """Whether one of the leaves, given by their ids, is a parameter of these groups (default: all)."""
-        return any(id(p) in leaves for group in groups or self._groups for p in group.params.parameters)
-
-    def _is_followed(self, leaves: set[int], corrected: list[ParamGroup]) -> bool:
-        """Whether the correction sees how one of the leaves, given by their ids, moves."""
-        return self._holds_any(leaves, corrected) or any(id(p) in leaves for p in self.followed)
-
-    def _refuse_swapped(self, batch: EvaluatedBatch) -> None:
-        """Raise if the target depends on the parameters and the prediction does not."""
-        if batch.given_target is None or self._holds_any(reached_leaves(batch.prediction)):
-            return
-        if self._holds_any(reached_leaves(batch.given_target)):
-            raise ValueError(SWAPPED_ARGUMENTS)
-
-    def _versions_of_hidden(self, traced: TracedBatch) -> dict[int, tuple[int, int]]:
-        """The state of ``.grad`` of every parameter that the graph of the prediction does not show."""
-        hidden = [p for group in self._groups for p in group.params.parameters if id(p) not in traced.reached]
-        return {id(p): (0, 0) if p.grad is None else (id(p.grad), p.grad._version) for p in hidden}
-
-    def _linearize(
-        self,
-        batch: EvaluatedBatch,
-        traced: TracedBatch,
-        sampled: list[ParamGroup],
-        outputs: OutputGradients | None,
-        is_single: bool,
-    ) -> Linearized:
-        params, samples = [group.joint for group in sampled], len(batch.prediction)
-        with ExitStack() as stack:
-            for each in params:
-                stack.enter_context(each.hooks_disabled())
-            if is_single:
-                found = linearize_one(batch.prediction, batch.target, params)
-                if found is None:
-                    self._refuse_swapped(batch)
-                    raise ValueError(UNRELATED_PREDICTION)
-                if self.followed and batch.given_target is not None:
-                    self._check_target(reached_leaves(batch.given_target), sampled)
-                return found
-            kept = [group.kept_samples(samples) for group in sampled]
-            found = linearize(traced, params, outputs, kept)
-            again = partial(linearize, traced, params, outputs, kept)
-            if "slow" not in self._warned and warn_slow(found, params, batch.prediction, again, batch.is_row_loss):
-                self._warned.add("slow")
-        return found
-
-    def _warn_once(self, topic: str, warn: Callable[[], None]) -> None:
-        if topic not in self._warned:
-            self._warned.add(topic)
-            warn()
-
-    def _has_stepped(self) -> bool:
-        """Whether a step was taken; steps that were skipped do not count."""
-        return any(state for name, state in cast(dict[str, Any], self.state).items() if name != "shared")
-
-    def ready_groups(self) -> list[ParamGroup]:
-        """The parameter groups with what they keep between ``backward`` and ``step``."""
-        if self._is_looking or self._was_initialized != _ranks.is_initialized():
-            self._find_ranks()
-        self._groups += self._make_groups(self.param_groups, len(self._groups))
-        return self._groups
-
-    def _find_ranks(self) -> None:
-        """Look for the ranks, again and again until the first step: they may be made after the optimizer is used."""
-        found = _ranks.find(self._process_group, self._all_parameters())
-        if self._groups and (found.rank, found.size) != (self._ranks.rank, self._ranks.size):
-            if self._calls or self._has_stepped():
-                raise RuntimeError(
-                    f"this optimizer has a state of {self._ranks.size} rank(s), and there are {found.size} now: call "
-                    "init_process_group() and make DistributedDataParallel before the first batch and before "
-                    "load_state_dict(), or make a new optimizer afterwards, and load the state there."
-                )
-            self._groups = []
-        self._ranks, self._was_initialized = found, _ranks.is_initialized()
-        for group in self._groups:
-            group.set_ranks(found)
-
-    def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
-        return [
-            ParamGroup(settings, self._needs_samples, followed_by(settings, all_settings, self.followed), self._ranks)
-            for settings in all_settings[first:]
-        ]
-
-    def _all_parameters(self) -> list[Tensor]:
-        return [p for settings in self.param_groups for p in settings["params"]]
+        return chosen, graph
 
     def _check_call(self, call: BackwardCall, groups: list[ParamGroup]) -> None:
         if self._calls and all(group.was_cleared for group in groups):
@@ -475,8 +282,7 @@ class CorrectedOptimizer(Optimizer):
                 "correction='oracle' and refresh evaluate past batches again: give backward() the batch as a function "
                 "that returns (prediction, target), not the tensors."
             )
-        is_averaged_by_wrapper = self._ranks.size > 1 and not self._ranks.averages_gradients
-        if is_averaged_by_wrapper and any(group.needs_batch and group.params.has_hooks for group in groups):
+        if self._ranks.has_wrappers and any(group.needs_batch and group.params.has_hooks for group in groups):
             raise RuntimeError(
                 "parameters in DistributedDataParallel have gradient hooks, whose effect cannot be told from its "
                 "averaging: pass process_group=, and the optimizer averages after them."
@@ -504,17 +310,14 @@ class CorrectedOptimizer(Optimizer):
         Args:
             factor: a finite number, or a tensor of one (which is not read, so that training does not wait for it).
         """
-        if not is_number(factor) or (not isinstance(factor, Tensor) and not is_finite(factor)):
-            raise ValueError(f"factor must be one finite number, got {factor!r}.")
-        self._scale_grad(factor.reshape(()) if isinstance(factor, Tensor) else float(factor))
+        self._scale_grad(check_factor(factor))
 
     def _scale_grad(self, factor: float | Tensor) -> None:
         for group in self._groups:
             group.settle_scaling()
-        for settings in self.param_groups:
-            for parameter in settings["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
+        for parameter in self._all_parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
         for group in self._groups:
             group.record_scaling(factor)
 
@@ -529,17 +332,9 @@ class CorrectedOptimizer(Optimizer):
         Returns:
             The norm of all gradients before clipping.
         """
-        if not is_number(max_norm) or not max_norm >= 0:
-            raise ValueError(f"max_norm must be a number of at least 0, got {max_norm!r}.")
-        order = math.inf if isinstance(norm_type, str) and norm_type == "inf" else norm_type
-        if isinstance(order, str) or not is_number(order) or not order > 0:
-            raise ValueError(f"norm_type must be a number above 0, or infinity, got {norm_type!r}.")
-        gradients = [p.grad for p in self._all_parameters() if p.grad is not None]
-        gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", order))
-        most = as_float("max_norm", max_norm)
-        if most < math.inf:  # an infinite norm would make it NaN
-            self._scale_grad(float((most / (norm + 1e-6)).clamp(max=1.0)))
+        norm, factor = clipping(self._all_parameters(), max_norm, norm_type)
+        if factor is not None:
+            self._scale_grad(factor)
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -595,9 +390,15 @@ class CorrectedOptimizer(Optimizer):
             shared["skipped"] = shared.get("skipped", 0) + 1
         else:
             self._move(groups, gradients)
-        self._is_looking = False
+        self._discovery.settle()
         self._forget_batches()
         return loss
+
+    def _average_gradients(self, groups: list[ParamGroup]) -> None:
+        for group in groups:
+            group.settle_scaling()
+            group.params.average_gradient(self._ranks.mean_)
+            group.record_scaling(1.0)  # an average is no clipping
 
     def _finite_gradients(self, groups: list[ParamGroup]) -> list[Tensor]:
         gradients = [group.gradient() for group in groups]
@@ -620,42 +421,11 @@ class CorrectedOptimizer(Optimizer):
 
     def _group_direction(self, group: ParamGroup, state: GroupState, gradient: Tensor) -> Tensor | None:
         """The direction of a group's step; None for a group that was added since ``backward``."""
-        settings = group.settings
         if not group.is_ready:
             return None
         group.settle_scaling()
-        if not state:
-            state["mu"] = torch.zeros_like(gradient)
-            state["step"] = torch.zeros((), dtype=torch.float64)
-            state["bounded"] = torch.zeros((), device=gradient.device)
-            state["memory"] = {}
-        if group.plan is not None:
-            state["plan"] = group.plan
-        state["step"] += 1
-        beta = group.beta_at(float(state["step"]))
-        momentum = running_mean_(state["mu"], gradient, beta)
-        if group.is_corrected:
-            state["mean_weight"] = beta * state.get("mean_weight", 0.0) + (1 - beta)
-        else:  # as torch.optim.Adam has it, also where a scheduler changes β
-            state["mean_weight"] = 1 - beta ** float(state["step"])
-        if group.is_corrected:
-            eta = self._ranks.mean_(self._eta(group, state, beta))
-            # A correction without a Taylor expansion (the oracle) needs no bound.
-            is_bounded = group.needs_displacement and settings["trust"] is not None
-            trust = group.option("trust") if is_bounded else None
-            momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=group.scratch)
-            if kept is not None:
-                state["bounded"] += kept < 1
-            if settings["recursion"] == "literal":
-                state["literal"] = momentum * -group.option("lr")
-        return self._direction(state, settings, momentum, gradient, group.whole_batch())
-
-    def _eta(self, group: ParamGroup, state: GroupState, beta: float) -> Tensor:
-        """``η`` of this rank. Batches that are evaluated again may fail on one rank alone."""
-        if not group.needs_replay:
-            return group.eta(state, beta, self._calls)
-        with self._ranks.agree("replay"):
-            return group.eta(state, beta, self._calls)
+        momentum = group.corrected_momentum(state, gradient, self._calls)
+        return self._direction(state, group.settings, momentum, gradient, group.whole_batch())
 
     @abstractmethod
     def _direction(
@@ -667,6 +437,39 @@ class CorrectedOptimizer(Optimizer):
         batch: Linearization | None,
     ) -> Tensor:
         """The corrected momentum, divided by the optimizer's denominator."""
+
+    # ------------------------------------------------------------------------------------------- groups and ranks
+
+    def ready_groups(self) -> list[ParamGroup]:
+        """The parameter groups with what they keep between ``backward`` and ``step``."""
+        if self._discovery.is_needed():
+            self._find_ranks()
+        self._groups += self._make_groups(self.param_groups, len(self._groups))
+        return self._groups
+
+    def _find_ranks(self) -> None:
+        has_state = bool(self._groups) and (bool(self._calls) or self._has_stepped())
+        if self._discovery.find(self._process_group, self._all_parameters(), has_state):
+            self._groups = []
+        for group in self._groups:
+            group.set_ranks(self._ranks)
+
+    def _make_groups(self, all_settings: list[dict[str, Any]], first: int = 0) -> list[ParamGroup]:
+        return [
+            ParamGroup(settings, self._needs_samples, followed_by(settings, all_settings, self.followed), self._ranks)
+            for settings in all_settings[first:]
+        ]
+
+    def _all_parameters(self) -> list[Tensor]:
+        return [p for settings in self.param_groups for p in settings["params"]]
+
+    @property
+    def _ranks(self) -> Ranks:
+        return self._discovery.ranks
+
+    def _has_stepped(self) -> bool:
+        """Whether a step was taken; steps that were skipped do not count."""
+        return any(state for name, state in cast(dict[str, Any], self.state).items() if name != "shared")
 
     # ------------------------------------------------------------------------------------------------------ state
 
@@ -712,45 +515,17 @@ class CorrectedOptimizer(Optimizer):
         momentum stays, uncorrected, with a warning.
         """
         states = state_dict if isinstance(state_dict, list) and state_dict else [state_dict]
-        self._is_looking = True
-        self.ready_groups()
-        try:
-            prepared, is_forgetful = self._prepared_state(cast(list[dict[str, Any]], states))
-        except (ValueError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:  # of torch or Python, for entries of types that no check expects
-            refuse(f"{type(error).__name__}, {error}")
-        super().load_state_dict({**prepared})
-        self._is_compared = False  # ranks may have loaded other states
+        self._find_ranks()
+        with _state.unexpected_errors_refused():
+            names = [name for name in self.defaults if name in self.param_groups[0]]
+            settings = _state.read_settings(states, self._header(), self.param_groups, names)
+            groups = [group.saved(self._has_square) for group in self._make_groups(settings)]
+            own, lacks_batches = _state.read_part(cast(list[dict[str, Any]], states), groups, self._ranks)
+        super().load_state_dict(own)
         self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]
-        if is_forgetful:
-            warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())
-
-    def _prepared_state(self, states: list[dict[str, Any]]) -> tuple[dict[str, Any], bool]:
-        """This rank's part of checked states, copied; and whether it lacks past batches."""
-        own = self._header()
-        for each in states:
-            _state.check_header(each.get("unstale") if isinstance(each, dict) else each, own)
-        names = [name for name in self.defaults if name in self.param_groups[0]]
-        settings = [_state.checked_settings(each.get("param_groups"), self.param_groups, names) for each in states]
-        groups = self._make_groups(settings[0])
-        expected = [group.saved(self._has_square) for group in groups]
-        for each in states:
-            _state.check_groups(each.get("state"), expected, tuple(each["unstale"].get("rank", (0, 1))))
-        is_own = _ranks.check_states(states, self._ranks)
-        found = {"shared": _state.copied(states[0]["state"].get("shared", {}), "cpu")}
-        is_forgetful = False
-        for number, group in enumerate(groups):
-            parts = [_state.copied(each["state"].get(f"group {number}", {}), group.params.device) for each in states]
-            found[f"group {number}"] = state = parts[0]
-            if state.get("memory") and not is_own:
-                state["memory"] = group.divided(state["plan"], [part["memory"] for part in parts])
-            if state.get("memory") and group.needs_replay:
-                is_forgetful = True
-                if not group.needs_displacement:
-                    state["memory"] = {}  # an oracle starts a new average, of batches that it can evaluate
-        return {**states[0], "state": {name: state for name, state in found.items() if state}}, is_forgetful
+        if lacks_batches:
+            _state.warn_lost_batches()
 
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks.size > 1:
@@ -764,43 +539,4 @@ class CorrectedOptimizer(Optimizer):
         self.followed = self.__dict__.get("followed", [])
         self._process_group = self.__dict__.get("_process_group", "auto")
         self.watchers = self.__dict__.get("watchers", [])
-        for state in cast(dict[str, Any], self.state).values():
-            # An oracle's past batches are not copied: without them it would take their gradients off the momentum.
-            if state.get("memory") and state["plan"]["correction"] == "oracle":
-                state["memory"] = {}
-                warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())
-
-
-def _check_parameters(parameters: list[Any]) -> None:
-    if not parameters:
-        raise ValueError("a parameter group has no parameters; leave it out, or check how they were selected.")
-    for parameter in parameters:
-        is_named = isinstance(parameter, tuple) and len(parameter) == 2 and isinstance(parameter[0], str)
-        tensor = parameter[1] if is_named else parameter
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"parameters must be tensors of real floating-point numbers, not {kind}.")
-
-
-def expanded(params: Any) -> Any:
-    """``params`` with every module replaced by its parameters, each parameter once.
-
-    Args:
-        params: a module, an iterable that may contain modules, or anything else that torch's optimizers take, which is
-            returned as it is.
-    """
-    if isinstance(params, nn.Module):
-        params = [params]
-    elif isinstance(params, Tensor | set | frozenset | dict | str) or not isinstance(params, Iterable):
-        if isinstance(params, dict) and any(isinstance(part, nn.Module) for part in params.values()):
-            raise TypeError("params is a dictionary of modules; use a list of them, list(params.values()).")
-        if not isinstance(params, Iterable):
-            raise TypeError(f"params must be a module, parameters or groups of them, not {type(params).__name__}.")
-        return params  # torch accepts or refuses it
-    params = list(params)
-    if any(isinstance(part, list | tuple) and any(isinstance(p, nn.Module) for p in part) for part in params):
-        raise TypeError("params has lists of modules in a list; use one flat list of modules.")
-    if not any(isinstance(part, nn.Module) for part in params):
-        return params
-    found = [p for part in params for p in (part.parameters() if isinstance(part, nn.Module) else [part])]
-    return list({id(p): p for p in found}.values())
+        _state.forget_past_batches(cast(dict[str, Any], self.state).values())

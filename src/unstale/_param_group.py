@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -14,10 +15,11 @@ from ._batch import BackwardCall, EvaluatedBatch
 from ._checks import as_scalar
 from ._flat_params import FlatParams
 from ._follow import check_live, check_still
+from ._grad_scaling import common_factor
 from ._ranks import Ranks
 from ._state import GroupState, SavedGroup
 from ._warnings import user_stacklevel
-from .momentum import MIN_MEMORY, growing_beta
+from .momentum import MIN_MEMORY, correct, growing_beta, running_mean_
 from .per_sample.gradients import Batch, Linearization, SampleGradients, SummedGradient, merged, split_at
 from .per_sample.jacobian import vector_jacobian_products
 from .per_sample.linearize import linearize, trace_batch
@@ -67,7 +69,7 @@ class ParamGroup:
         self._gradient_buffer: Tensor | None = None
         self._free: Tensor | None = None
         self._moved: Tensor | None = None
-        self.scratch: Tensor | None = None
+        self._scratch: Tensor | None = None
 
     def follow(self, followed: Sequence[Tensor]) -> None:
         """Follow these parameters; or, in the place of others, counterparts of the same shapes."""
@@ -171,15 +173,18 @@ class ParamGroup:
         followed, part = self.joint.size - self.params.size, (self._ranks.rank, self._ranks.size)
         return corrections.build(plan, self.settings, self.params.lengths, followed, part)
 
-    def divided(self, plan: corrections.Plan, memories: list[corrections.Memory]) -> corrections.Memory:
-        """This rank's part of what a correction remembers on all of the ranks that saved it."""
-        correction = self._build(plan)
-        return correction.part_of(correction.joined(memories), self._ranks.rank, self._ranks.size)
-
     def saved(self, has_square: bool) -> SavedGroup:
         """What a state of this group has to look like."""
         layout = corrections.Layout(self.params.size, self.joint.size - self.params.size, self.params.dtype)
-        return SavedGroup(settings=self.settings, layout=layout, lengths=self.params.lengths, has_square=has_square)
+        return SavedGroup(
+            settings=self.settings,
+            layout=layout,
+            lengths=self.params.lengths,
+            device=self.params.device,
+            has_square=has_square,
+            needs_replay=self.needs_replay,
+            needs_displacement=self.needs_displacement,
+        )
 
     def _slot_numbers(self) -> int:
         """An estimate of the numbers per slot. A prediction and a target of two networks take half as many of each."""
@@ -350,7 +355,45 @@ class ParamGroup:
             return 1.0
         return scale
 
-    def eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
+    def corrected_momentum(self, state: GroupState, gradient: Tensor, calls: list[BackwardCall]) -> Tensor:
+        """Update the momentum ``μ`` with a gradient, and return ``μ̂``: ``μ`` without its stale part ``η``.
+
+        Args:
+            state: of this group; empty at its first step.
+            gradient: ``.grad`` of all parameters, ``[n]``.
+            calls: of ``backward`` since the last step.
+        """
+        if not state:
+            state["mu"] = torch.zeros_like(gradient)
+            state["step"] = torch.zeros((), dtype=torch.float64)
+            state["bounded"] = torch.zeros((), device=gradient.device)
+            state["memory"] = {}
+        if self.plan is not None:
+            state["plan"] = self.plan
+        state["step"] += 1
+        beta = self.beta_at(float(state["step"]))
+        momentum = running_mean_(state["mu"], gradient, beta)
+        if not self.is_corrected:  # as torch.optim.Adam has it, also where a scheduler changes β
+            state["mean_weight"] = 1 - beta ** float(state["step"])
+            return momentum
+        state["mean_weight"] = beta * state.get("mean_weight", 0.0) + (1 - beta)
+        eta = self._ranks.mean_(self._eta(state, beta, calls))
+        # A correction without a Taylor expansion (the oracle) needs no bound.
+        is_bounded = self.needs_displacement and self.settings["trust"] is not None
+        trust = self.option("trust") if is_bounded else None
+        momentum, state["mu_norm"], state["eta_norm"], kept = correct(momentum, eta, trust, out=self._scratch)
+        if kept is not None:
+            state["bounded"] += kept < 1
+        if self.settings["recursion"] == "literal":
+            state["literal"] = momentum * -self.option("lr")
+        return momentum
+
+    def _eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
+        """``η`` of this rank. Batches that are evaluated again may fail on one rank alone."""
+        with self._ranks.agree("replay") if self.needs_replay else nullcontext():
+            return self._updated_eta(state, beta, calls)
+
+    def _updated_eta(self, state: GroupState, beta: float, calls: list[BackwardCall]) -> Tensor:
         """Update the correction with the parameters' displacement and the new batch, and return ``η``."""
         assert self._correction is not None
         batch = merged(self._pending) if self._pending else None
@@ -366,9 +409,9 @@ class ParamGroup:
 
     def _displacement(self, state: GroupState) -> Tensor:
         """``d``, how far the parameters, and those of followed networks, moved since the last linearization."""
-        if self.scratch is None or self._moved is None:
+        if self._scratch is None or self._moved is None:
             self._moved = torch.empty(self.joint.size, dtype=self.params.dtype, device=self.params.device)
-            self.scratch = self._moved[: self.params.size] if self._followed else self._moved
+            self._scratch = self._moved[: self.params.size] if self._followed else self._moved
         if self._point is None:
             return self._moved.zero_()
         displacement = torch.sub(self._point, state.get("anchor", self._point), out=self._moved)
@@ -390,30 +433,6 @@ def _chosen(batch: Batch, selection: corrections.Selection) -> Batch:
         assert isinstance(batch, Linearization)
         batch = batch.select(selection.rows)
     return batch if selection.inverse_probability == 1 else batch.scaled(selection.inverse_probability)
-
-
-def common_factor(before: Tensor, now: Tensor, precision: torch.finfo, tolerance: float = 8) -> float | None:
-    """The factor ``c`` with ``now = c · before`` to rounding; None if there is none.
-
-    Entries are compared one by one, with a relative ``tolerance`` in units of the precision; above 8, where ``before``
-    and ``now`` were computed in different ways, relative to the largest entry.
-
-    >>> before, float32 = torch.tensor([1.0, -2.0, 0.0]), torch.finfo(torch.float32)
-    >>> common_factor(before, before / 2, float32)
-    0.5
-    >>> common_factor(before, torch.tensor([0.5, -1.0, 1e-3]), float32) is None
-    True
-    """
-    one, other = before.double(), now.double()
-    factor = float(one @ other / (one @ one))
-    if not 0 < factor < float("inf"):
-        return None
-    expected = one * factor
-    sizes = expected.abs() if tolerance <= 8 else expected.abs().max()
-    close = (other - expected).abs() <= tolerance * precision.eps * sizes + precision.tiny
-    # Entries near the smallest normal number are ignored, because rounding is coarse there; one entry fits any factor.
-    telling = expected.abs() > 1000 * precision.tiny
-    return factor if bool(close.all()) and int(telling.sum()) >= 2 else None
 
 
 def _hessian(batch: EvaluatedBatch, params: FlatParams) -> Tensor:

@@ -212,24 +212,6 @@ def check_same(fingerprints: list[list[float]]) -> None:
         )
 
 
-def check_states(states: Sequence[dict[str, Any]], ranks: Ranks) -> bool:
-    """Whether a state is this rank's own; or an error unless these are the states of all ranks that saved."""
-    saved = [tuple(state["unstale"].get("rank", (0, 1))) for state in states]
-    if saved == [(ranks.rank, ranks.size)]:
-        return True
-    remembers = any(group.get("memory") for group in states[0]["state"].values() if isinstance(group, dict))
-    if saved != [(rank, len(states)) for rank in range(len(states))] and (remembers or len(states) > 1):
-        rank, size = saved[0]
-        raise ValueError(
-            f"this state was saved by rank {rank} of {size}, and this is rank {ranks.rank} of {ranks.size}: pass "
-            f"load_state_dict() the list of the states of all {size} ranks, in their order."
-        )
-    steps = {str([group.get("step") for group in state["state"].values()]) for state in states}
-    if len(steps) > 1:
-        raise ValueError("the ranks' states are of different steps: save them on all ranks after the same step.")
-    return False
-
-
 def _hash_of(settings: Sequence[dict[str, Any]]) -> float:
     """Of the options of all groups."""
 
@@ -287,6 +269,58 @@ def find(process_group: Any, parameters: Sequence[Tensor]) -> Ranks:
     if any(group is not groups[0] for group in groups):
         raise ValueError("the optimizer has parameters of DistributedDataParallel wrappers with different groups.")
     return Ranks(groups[0], wrappers, device) if groups else Ranks()
+
+
+class RankDiscovery:
+    """Finds the ranks that train an optimizer's parameters, and knows whether they were compared.
+
+    A process group or wrapper may be made after the optimizer. So ranks are looked for at every use until they are
+    settled, by the first comparison or step; afterwards only when ``torch.distributed`` is initialized or destroyed.
+    """
+
+    def __init__(self) -> None:
+        self.ranks = Ranks()  # this process alone, until others are found
+        self.are_compared = False  # parameters, options and states of all ranks
+        self._settled_in: bool | None = None  # whether torch.distributed was initialized; None until they are settled
+
+    def is_needed(self) -> bool:
+        """Whether to look for the ranks before they are used."""
+        return self._settled_in != is_initialized()
+
+    def find(self, process_group: Any, parameters: Sequence[Tensor], has_state: bool) -> bool:
+        """Look for the ranks. Returns whether this process has another place among them than before.
+
+        Args:
+            process_group: as for :func:`find`.
+            parameters: of the optimizer.
+            has_state: whether the optimizer has a state or a batch of the ranks before, which must not change then.
+        """
+        found, before = find(process_group, parameters), self.ranks
+        has_changed = (found.rank, found.size) != (before.rank, before.size)
+        if has_changed and has_state:
+            raise RuntimeError(
+                f"this optimizer has a state of {before.size} rank(s), and there are {found.size} now: call "
+                "init_process_group() and make DistributedDataParallel before the first batch and before "
+                "load_state_dict(), or make a new optimizer afterwards, and load the state there."
+            )
+        self.ranks = found
+        self.are_compared = self.are_compared and not has_changed
+        if self._settled_in is not None:
+            self.settle()
+        return has_changed
+
+    def restart(self) -> None:
+        """Look for the ranks and compare them again: parameters were added."""
+        self.are_compared, self._settled_in = False, None
+
+    def settle(self) -> None:
+        """Keep the ranks that were found."""
+        self._settled_in = is_initialized()
+
+    def set_compared(self) -> None:
+        """The ranks have the same parameters, options and states."""
+        self.are_compared = True
+        self.settle()
 
 
 def _wrappers_of(parameters: Sequence[Tensor]) -> list[Any]:

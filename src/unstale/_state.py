@@ -6,8 +6,10 @@ check fails, the optimizer stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from . import _options, corrections
 from ._checks import is_finite
 from ._ranks import Ranks
+from ._warnings import user_stacklevel
 from .corrections.saved import (
     Layout,
     check_counter,
@@ -30,6 +33,11 @@ STATE_FORMAT = 3
 # Options that states of this format may lack, because they came later.
 ADDED_OPTIONS = ("memory_limit",)
 MAX_STEPS = 2.0**53  # beyond, a float64 cannot count
+
+PAST_BATCHES_LOST = (
+    "past batches of correction='oracle' and refresh are functions and are not part of a state: gradients from before "
+    "it was saved stay in the momentum as they are, uncorrected, until they have decayed."
+)
 
 
 class GroupState(TypedDict, total=False):
@@ -157,13 +165,20 @@ def checked_settings(saved: Any, own: Sequence[dict[str, Any]], option_names: Se
     return found
 
 
-class SavedGroup(TypedDict):
+class SavedGroup(NamedTuple):
     """A parameter group as its settings in a state describe it."""
 
     settings: dict[str, Any]
     layout: Layout
     lengths: Sequence[int]  # of its parameters in the flat vector
+    device: torch.device
     has_square: bool
+    needs_replay: bool
+    needs_displacement: bool
+
+    def build(self, plan: corrections.Plan, part: tuple[int, int]) -> corrections.Correction:
+        """The correction of a plan, for a rank of a number of ranks."""
+        return corrections.build(plan, self.settings, self.lengths, self.layout.followed, part)
 
 
 def check_groups(saved: Any, groups: Sequence[SavedGroup], part: tuple[int, int]) -> None:
@@ -184,10 +199,10 @@ def check_groups(saved: Any, groups: Sequence[SavedGroup], part: tuple[int, int]
 
 
 def _check_group(where: str, state: Any, group: SavedGroup, part: tuple[int, int]) -> None:
-    settings, layout = group["settings"], group["layout"]
+    settings, layout = group.settings, group.layout
     is_corrected = settings["correction"] != "none"
     needed = ["step", "mu", "bounded", "memory", "mean_weight"]
-    needed += ["square"] if group["has_square"] else []
+    needed += ["square"] if group.has_square else []
     needed += ["plan", "mu_norm", "eta_norm"] if is_corrected else []
     needed += ["anchor"] if is_corrected and settings["correction"] != "oracle" else []
     check_entries(where, state, needed, list(GroupState.__annotations__))
@@ -209,8 +224,7 @@ def _check_group(where: str, state: Any, group: SavedGroup, part: tuple[int, int
         check_entries(f"memory of {where}", state["memory"], [])
         return
     plan = check_plan(f"the plan of {where}", state["plan"], settings["correction"])
-    correction = corrections.build(plan, settings, group["lengths"], layout.followed, part)
-    check_memory_of(correction, f"memory of {where}", state["memory"], layout, steps)
+    check_memory_of(group.build(plan, part), f"memory of {where}", state["memory"], layout, steps)
 
 
 def copied(value: Any, device: torch.device | str) -> Any:
@@ -223,3 +237,103 @@ def copied(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(copied(part, device) for part in value)
     return value
+
+
+# ---------------------------------------------------------------------------------------------------------- loading
+
+
+@contextmanager
+def unexpected_errors_refused() -> Iterator[None]:
+    """Refuse a state in which torch or Python finds an error: an entry has a type that no check expects."""
+    try:
+        yield
+    except (ValueError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        refuse(f"{type(error).__name__}, {error}")
+
+
+def read_settings(
+    states: Sequence[Any], own: Header, groups: Sequence[dict[str, Any]], option_names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The settings that states bring, as in :func:`checked_settings`, after a check of their headers.
+
+    Args:
+        states: of one rank or more.
+        own: the header of the optimizer.
+        groups: its ``param_groups``.
+        option_names: that every group has.
+    """
+    for state in states:
+        check_header(state.get("unstale") if isinstance(state, dict) else state, own)
+    first, *_ = [checked_settings(state.get("param_groups"), groups, option_names) for state in states]
+    return first
+
+
+def read_part(
+    states: Sequence[dict[str, Any]], groups: Sequence[SavedGroup], ranks: Ranks
+) -> tuple[dict[str, Any], bool]:
+    """A copy of this rank's part of states, after a check of them; and whether it lacks past batches.
+
+    Args:
+        states: of one rank or more, whose settings are checked.
+        groups: of the optimizer, with the settings of the states.
+        ranks: that load them.
+    """
+    for each in states:
+        check_groups(each.get("state"), groups, _rank_of(each))
+    is_own = _check_ranks(states, ranks)
+    found = {"shared": copied(states[0]["state"].get("shared", {}), "cpu")}
+    lacks_batches = False
+    for number, group in enumerate(groups):
+        parts = [copied(each["state"].get(f"group {number}", {}), group.device) for each in states]
+        found[f"group {number}"] = state = parts[0]
+        if state.get("memory") and not is_own:
+            correction = group.build(state["plan"], (ranks.rank, ranks.size))
+            joined = correction.joined([part["memory"] for part in parts])
+            state["memory"] = correction.part_of(joined, ranks.rank, ranks.size)
+        if state.get("memory") and group.needs_replay:
+            lacks_batches = True
+            if not group.needs_displacement:
+                state["memory"] = {}  # an oracle starts a new average, of batches that it can evaluate
+    return {**states[0], "state": {name: state for name, state in found.items() if state}}, lacks_batches
+
+
+def _rank_of(state: dict[str, Any]) -> tuple[int, int]:
+    """The rank that saved a state, and the number of ranks."""
+    rank, size = state["unstale"].get("rank", (0, 1))
+    return rank, size
+
+
+def _check_ranks(states: Sequence[dict[str, Any]], ranks: Ranks) -> bool:
+    """Whether a state is this rank's own; or an error unless these are the states of all ranks that saved."""
+    saved = [_rank_of(state) for state in states]
+    if saved == [(ranks.rank, ranks.size)]:
+        return True
+    remembers = any(group.get("memory") for group in states[0]["state"].values() if isinstance(group, dict))
+    if saved != [(rank, len(states)) for rank in range(len(states))] and (remembers or len(states) > 1):
+        rank, size = saved[0]
+        raise ValueError(
+            f"this state was saved by rank {rank} of {size}, and this is rank {ranks.rank} of {ranks.size}: pass "
+            f"load_state_dict() the list of the states of all {size} ranks, in their order."
+        )
+    steps = {str([group.get("step") for group in state["state"].values()]) for state in states}
+    if len(steps) > 1:
+        raise ValueError("the ranks' states are of different steps: save them on all ranks after the same step.")
+    return False
+
+
+def forget_past_batches(states: Iterable[dict[str, Any]]) -> None:
+    """Empty the memory of oracles, with a warning, in the states of a copy of an optimizer.
+
+    Past batches are not copied. Without them an oracle would take their gradients off the momentum.
+    """
+    for state in states:
+        if state.get("memory") and state["plan"]["correction"] == "oracle":
+            state["memory"] = {}
+            warn_lost_batches()
+
+
+def warn_lost_batches() -> None:
+    """Warn that gradients of past batches stay uncorrected."""
+    warnings.warn(PAST_BATCHES_LOST, stacklevel=user_stacklevel())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent)
@@ -19,3 +20,10 @@ def user_stacklevel() -> int:
         frame = frame.f_back
         level += 1
     return level
+
+
+def warn_once(warned: set[str], topic: str, warn: Callable[[], None]) -> None:
+    """Call ``warn`` unless the topic is among those that were ``warned`` about, to which it is added."""
+    if topic not in warned:
+        warned.add(topic)
+        warn()

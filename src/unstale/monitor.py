@@ -33,12 +33,14 @@ from ._batch import (
     warn_constant_target,
     warn_replaced_target,
 )
+from ._batch_graph import UNRELATED_PREDICTION
 from ._checks import is_count
 from ._flat_params import FlatParams
-from ._follow import check_live, check_still, followable, replacing, target_leaves, target_warning
-from ._optimizer import UNRELATED_PREDICTION, expanded
-from ._param_group import common_factor
+from ._follow import check_live, check_still, extended, followable, replacing, target_leaves, target_warning
+from ._grad_scaling import common_factor
+from ._params import expanded
 from ._torch_momentum import TorchMomentum
+from ._warnings import warn_once
 from .corrections import Window, paper_horizon, slots
 from .losses import Loss, RowLoss
 from .momentum import correct
@@ -135,8 +137,7 @@ class Monitor:
             self._warned.discard(warn_replaced_target.__name__)
             del self._modules[1:]
         else:
-            known = {id(p) for p in self._followed}
-            self._followed += [p for p in new if id(p) not in known]
+            self._followed = extended(self._followed, new)
         modules = [network] if isinstance(network, nn.Module) else network
         self._modules += [part for part in modules if isinstance(part, nn.Module)]
         self._joint = FlatParams(self._params.parameters, followed=self._followed)
@@ -205,9 +206,8 @@ class Monitor:
         own = self._params.parameters
         leaves = target_leaves(batch, traced)
         warn = target_warning(leaves, own, own, self._followed) if leaves else warn_constant_target
-        if warn is not None and warn.__name__ not in self._warned:
-            self._warned.add(warn.__name__)
-            warn("monitor")
+        if warn is not None:
+            warn_once(self._warned, warn.__name__, partial(warn, "monitor"))
         is_followed = any(id(p) in leaves for p in self._joint.parameters)
         return traced if is_followed or batch.is_row_loss else traced.without_target()
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from unstale.evaluation.sizes import parquet_column_bytes
+
 from .errors import one_line
 from .experiment import Run
 from .methods import results_version
@@ -189,10 +191,7 @@ def _check_digest(content: bytes, metadata: Mapping[bytes, bytes]) -> None:
 
 def _check_size(metadata: pq.FileMetaData) -> None:
     """That the file does not take more memory than any batch of runs, before it is unpacked."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    # Repeated values take no room in the file, but 8 bytes each in memory.
-    size = sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in chunks)
+    size = sum(parquet_column_bytes(metadata, number) for number in range(metadata.num_columns))
     if size > MAX_BYTES:
         raise DamagedFileError(f"it would take {size / 2**30:,.1f} GiB of memory")
 

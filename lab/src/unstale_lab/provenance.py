@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from functools import cache
@@ -10,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import unstale
+
+from .processes import usable_cores
 
 PACKAGE = Path(unstale.__file__).parent
 CPUINFO = Path("/proc/cpuinfo")
@@ -33,7 +34,7 @@ def machine() -> str:
     """The processors and the number of usable cores: ``"2 × AMD EPYC 9654, 384 logical cores"``."""
     name, sockets = _processors(CPUINFO.read_text() if CPUINFO.exists() else "")
     name = name or platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return f"{f'{sockets} × ' if sockets > 1 else ''}{name}, {cores} logical core{'s' if cores > 1 else ''}"
 
 

@@ -15,7 +15,6 @@ Columns, one row per transition, episodes one after another:
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 
 from ..corrections.memory import free_bytes
 from .errors import EvaluationError, MissingPackageError, first_line, require
+from .sizes import parquet_column_bytes, read_npy_header
 from .spaces import ActionSpace, Array, Box, Discrete, action_space
 from .transitions import Transitions
 
@@ -88,10 +88,8 @@ def _read_npz(path: Path) -> dict[str, Array]:
 def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> Array:
     """An array of an archive, if it is not larger than its member."""
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize > member.file_size:
+        header = read_npy_header(file)
+    if header.exceeds(member.file_size):
         raise EvaluationError(f"{path} is malformed: {member.filename} has less data than its header declares.")
     with archive.open(member) as file:
         return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
@@ -129,7 +127,6 @@ def _read_parquet(path: Path) -> dict[str, Array]:
 def _parquet_bytes(about: Any, names: Sequence[str], path: Path) -> int:
     """The bytes that columns of numbers take in memory. Text is refused: its size there is not known from the file."""
     total = 0
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
     for number in range(about.num_columns):
         column = about.schema.column(number)
         name = column.path.partition(".")[0]  # the path of a list goes on with its elements
@@ -137,10 +134,7 @@ def _parquet_bytes(about: Any, names: Sequence[str], path: Path) -> int:
             continue
         if column.physical_type == "BYTE_ARRAY":
             raise EvaluationError(f"the column {name} of {path} does not hold real numbers of one shape.")
-        # Repeated values take no room in the file, but 8 bytes each in memory.
-        width = max(8, column.length or 0)
-        chunks = [group.column(number) for group in groups]
-        total += sum(max(chunk.total_uncompressed_size, width * chunk.num_values) for chunk in chunks)
+        total += parquet_column_bytes(about, number)
     return total
 
 

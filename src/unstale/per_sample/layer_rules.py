@@ -31,7 +31,8 @@ from .autograd_graph import (
     shape,
 )
 from .gradients import EmbeddingRows, Materialized, OuterProducts, SampleGradients
-from .row_rules import Edges, Owner, Shared, shortened
+from .owners import Owner, Shared, shortened
+from .row_rules import Edges
 
 
 class RowGradients(NamedTuple):

@@ -23,7 +23,8 @@ from torch import Tensor
 from .autograd_graph import Edge, Unavailable, operation, read_graph, root_edge, shape
 from .jacobian import jacobian
 from .layer_rules import LayerCall, is_layer, match_layer
-from .row_rules import Owner, Shared, input_owners, merge
+from .owners import Owner, Shared, merge
+from .row_rules import input_owners
 
 # A tensor with shared rows is cut into units while its Jacobian has at most this many entries.
 MAX_JACOBIAN_ENTRIES = 1 << 22

@@ -1,20 +1,15 @@
 """How the rows of an operation's output depend on the rows of its inputs, one rule per operation.
 
-An *owner* maps each part of a tensor to the sample that it serves: an int64 tensor on the CPU whose shape is a prefix
-of the tensor's. Entry ``k`` means that this part influences sample ``k`` at most; -1 means none. The owner of a
-prediction ``[m]`` is ``arange(m)``, and that of a layer's output ``[m, h]`` below it is usually the same.
-
-A rule takes a node of the autograd graph with the owner of its output and returns the owner of every input, or
-:class:`Shared` for an input whose parts may influence several samples. Rules follow from what an operation is and from
-the shapes, dimensions and indices that it was called with, never from the values that flow through it. They may claim
-too much dependence, never too little. An operation without a rule shares its inputs.
+A rule takes a node of the autograd graph with the owner of its output (:mod:`.owners`). It returns the owner of every
+input, or :class:`Shared` for an input whose parts may influence several samples. Rules follow from what an operation is
+and from the shapes, dimensions and indices that it was called with, never from the values that flow through it. They
+may claim too much dependence, never too little. An operation without a rule shares its inputs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,16 +27,20 @@ from .autograd_graph import (
     saved_int,
     shape,
 )
+from .owners import (
+    Owner,
+    Shape,
+    Shared,
+    broadcast_owner,
+    common,
+    merge_all,
+    padded,
+    permuted,
+    scattered,
+    shortened,
+    view_owner,
+)
 
-
-class Shared(NamedTuple):
-    """Parts of a tensor may influence several samples; ``reason`` names the operation that makes it so."""
-
-    reason: str
-
-
-Owner = Tensor | Shared
-Shape = tuple[int, ...]
 Edges = Sequence[Edge | tuple[None, int]]
 Rule = Callable[[Node, Tensor, Edges], "list[Owner | None]"]
 
@@ -64,72 +63,6 @@ def input_owners(node: Node, owners: dict[int, Owner], edges: Edges) -> list[Own
     except Unavailable:
         pass
     return [Shared(name)] * len(edges)
-
-
-def merge(one: Owner, other: Owner, reason: str) -> Owner:
-    """The owner of a tensor with two consumers."""
-    if one is other or isinstance(one, Shared):
-        return one
-    if isinstance(other, Shared):
-        return other
-    ndim = max(one.ndim, other.ndim)
-    a, b = torch.broadcast_tensors(_padded(one, ndim), _padded(other, ndim))
-    if bool(((a == b) | (a < 0) | (b < 0)).all()):
-        return torch.maximum(a, b)
-    return Shared(reason)
-
-
-# ------------------------------------------------------------------------------------------------ owners and shapes
-
-
-def _padded(owner: Tensor, ndim: int) -> Tensor:
-    """``owner`` with dimensions of size 1 added at the end."""
-    return owner.reshape(owner.shape + (1,) * (ndim - owner.ndim))
-
-
-def common(owner: Tensor, dims: Sequence[int], reason: str) -> Owner:
-    """The owner that all entries along ``dims`` have in common, with these dimensions kept at size 1."""
-    if not dims or owner.numel() == 0:
-        return owner
-    highest = owner.amax(tuple(dims), keepdim=True)
-    return highest if bool(((owner == highest) | (owner < 0)).all()) else Shared(reason)
-
-
-def shortened(owner: Tensor, ndim: int, reason: str) -> Owner:
-    """The owner over the first ``ndim`` dimensions alone."""
-    if owner.ndim <= ndim:
-        return owner
-    result = common(owner, range(ndim, owner.ndim), reason)
-    return result if isinstance(result, Shared) else result.reshape(result.shape[:ndim])
-
-
-def broadcast_owner(owner: Tensor, out_shape: Shape, in_shape: Shape, reason: str) -> Owner:
-    """The owner of an input that an elementwise operation broadcasts to ``out_shape``."""
-    if in_shape == out_shape or owner.numel() == 0:  # an empty tensor influences nothing, whatever its owner
-        return owner
-    added = len(out_shape) - len(in_shape)
-    spread = [d for d in range(owner.ndim) if d < added or in_shape[d - added] != out_shape[d]]
-    result = common(owner, spread, reason)
-    return result if isinstance(result, Shared) else result.reshape(result.shape[added:])
-
-
-def view_owner(owner: Tensor, out_shape: Shape, in_shape: Shape) -> Tensor:
-    """The owner of an input with the same elements in the same order."""
-    if owner.ndim == 0 or (owner.ndim == 1 and in_shape and in_shape[0] == out_shape[0]):
-        return owner
-    for ndim in range(owner.ndim, len(out_shape) + 1):
-        size = math.prod(out_shape[:ndim])
-        for length in range(len(in_shape) + 1):
-            if math.prod(in_shape[:length]) == size:
-                return _padded(owner, ndim).expand(out_shape[:ndim]).reshape(in_shape[:length])
-    raise Unavailable("a view of another size")
-
-
-def _scattered(owner: Tensor, index: Tensor, size: int, reason: str) -> Owner:
-    """The owner ``[size]`` of rows that ``index [k]`` picks for the parts of ``owner [k]``."""
-    rows = owner.new_full((size,), -1)
-    rows[index] = owner
-    return rows if torch.equal(rows[index], owner) else Shared(reason)
 
 
 # ------------------------------------------------------------------------------------------- operations on elements
@@ -177,7 +110,7 @@ def gather(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     if isinstance(rows, Tensor) and dim >= rows.ndim and in_shape[: rows.ndim] == out_shape[: rows.ndim]:
         return [rows]
     if dim == 0 and len(in_shape) == 1:
-        return [_scattered(owner, saved(node, "index").cpu(), in_shape[0], operation(node))]
+        return [scattered(owner, saved(node, "index").cpu(), in_shape[0], operation(node))]
     return [Shared(operation(node))]
 
 
@@ -204,20 +137,10 @@ def view(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     return [view_owner(owner, shape((node, 0)), shape(edges[0]))]  # type: ignore[arg-type]
 
 
-def _permuted(owner: Tensor, dims: list[int], in_shape: Shape) -> Tensor:
-    """The owner of an input whose dimension ``dims[d]`` became the output's dimension ``d``."""
-    if owner.ndim == 0:
-        return owner
-    length = max(dims[: owner.ndim]) + 1
-    back = sorted(range(len(dims)), key=dims.__getitem__)
-    full = _padded(owner, len(dims)).permute(back)
-    return full.reshape(full.shape[:length]).expand(in_shape[:length])
-
-
 def permute(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     in_shape = shape(edges[0])  # type: ignore[arg-type]
     dims = [dim if dim >= 0 else dim + len(in_shape) for dim in map(_signed_dim, saved(node, "dims"))]
-    return [_permuted(owner, dims, in_shape)]
+    return [permuted(owner, dims, in_shape)]
 
 
 def _signed_dim(dim: int) -> int:
@@ -229,12 +152,12 @@ def transpose(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     dims = list(range(len(in_shape)))
     one, other = (saved_dim(node, len(dims), name) for name in ("dim0", "dim1"))
     dims[one], dims[other] = dims[other], dims[one]
-    return [_permuted(owner, dims, in_shape)]
+    return [permuted(owner, dims, in_shape)]
 
 
 def matrix_transpose(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     in_shape = shape(edges[0])  # type: ignore[arg-type]
-    return [_permuted(owner, list(range(len(in_shape)))[::-1], in_shape)]
+    return [permuted(owner, list(range(len(in_shape)))[::-1], in_shape)]
 
 
 def select(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
@@ -299,7 +222,7 @@ def index_select(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     if dim >= owner.ndim:
         return [owner]
     if dim == 0 and owner.ndim == 1:
-        return [_scattered(owner, saved(node, "index").cpu(), in_shape[0], operation(node))]
+        return [scattered(owner, saved(node, "index").cpu(), in_shape[0], operation(node))]
     return [Shared(operation(node))]
 
 
@@ -334,9 +257,9 @@ def index(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     whole = shortened(owner, flat.ndim, operation(node))
     if isinstance(whole, Shared):
         return [whole]
-    each = _padded(whole, flat.ndim).expand(flat.shape).flatten()
-    scattered = _scattered(each, flat.flatten(), math.prod(in_shape[:count]), operation(node))
-    return [scattered if isinstance(scattered, Shared) else scattered.reshape(in_shape[:count])]
+    each = padded(whole, flat.ndim).expand(flat.shape).flatten()
+    rows = scattered(each, flat.flatten(), math.prod(in_shape[:count]), operation(node))
+    return [rows if isinstance(rows, Shared) else rows.reshape(in_shape[:count])]
 
 
 def _is_contiguous(indices: Sequence[Tensor | None]) -> bool:
@@ -355,14 +278,14 @@ def index_put(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
             values = Shared(operation(node))
         else:
             flat, count = found
-            whole = _padded(owner, count).expand(out_shape[:count]).flatten()
+            whole = padded(owner, count).expand(out_shape[:count]).flatten()
             values = broadcast_owner(whole[flat], (*flat.shape, *out_shape[count:]), shape(edges[1]), operation(node))
     return [owner, values, *[None] * (len(edges) - 2)]
 
 
 def constant_pad(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
-    padded = len(saved(node, "pad")) // 2
-    return [shortened(owner, len(shape((node, 0))) - padded, operation(node))]
+    dims = len(saved(node, "pad")) // 2
+    return [shortened(owner, len(shape((node, 0))) - dims, operation(node))]
 
 
 # ------------------------------------------------------------------------------------ products and normalizations
@@ -430,7 +353,7 @@ def batch_norm(node: Node, owner: Tensor, edges: Edges) -> list[Owner | None]:
     # Statistics over every dimension but the second. Instance norm runs as batch norm over a batch of one, whose
     # channels are the samples' own.
     out_shape = shape((node, 0))
-    own = _padded(owner, 2).expand(out_shape[:2]) if owner.ndim <= 2 else owner
+    own = padded(owner, 2).expand(out_shape[:2]) if owner.ndim <= 2 else owner
     by_channel = common(own, [0, *range(2, own.ndim)], name)
     if isinstance(by_channel, Shared):
         refuse_batch_norm(node)
@@ -464,14 +387,14 @@ def split(node: Node, owners: dict[int, Tensor], edges: Edges) -> list[Owner | N
     in_shape = shape(edges[0])  # type: ignore[arg-type]
     dim = saved_dim(node, len(in_shape))
     if all(dim >= owner.ndim for owner in owners.values()):
-        return [_merged(list(owners.values()), operation(node))]
+        return [merge_all(list(owners.values()), operation(node))]
     ndim = max(dim + 1, *(owner.ndim for owner in owners.values()))
     parts = []
     for number in range(output_count(node)):
         part_shape = shape((node, number))[:ndim]
         owner = owners.get(number)
         none = torch.full(part_shape, -1, dtype=torch.int64)
-        parts.append(none if owner is None else _padded(owner, ndim).expand(part_shape))
+        parts.append(none if owner is None else padded(owner, ndim).expand(part_shape))
     return [torch.cat(parts, dim)]
 
 
@@ -479,21 +402,14 @@ def unbind(node: Node, owners: dict[int, Tensor], edges: Edges) -> list[Owner | 
     in_shape = shape(edges[0])  # type: ignore[arg-type]
     dim = saved_dim(node, len(in_shape))
     if all(dim >= owner.ndim + 1 for owner in owners.values()):
-        return [_merged(list(owners.values()), operation(node))]
+        return [merge_all(list(owners.values()), operation(node))]
     ndim = max(dim, *(owner.ndim for owner in owners.values()))
     rest = (*in_shape[:dim], *in_shape[dim + 1 :])[:ndim]
     none = torch.full(rest, -1, dtype=torch.int64)
     parts = [
-        none if number not in owners else _padded(owners[number], ndim).expand(rest) for number in range(in_shape[dim])
+        none if number not in owners else padded(owners[number], ndim).expand(rest) for number in range(in_shape[dim])
     ]
     return [torch.stack(parts, dim)]
-
-
-def _merged(owners: list[Tensor], reason: str) -> Owner:
-    result: Owner = owners[0]
-    for owner in owners[1:]:
-        result = merge(result, owner, reason)
-    return result
 
 
 def values_only(rule: Rule) -> Callable[[Node, dict[int, Tensor], Edges], list[Owner | None]]:

@@ -18,6 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from unstale.evaluation.sizes import read_npy_header
+
 from ..errors import DataError, one_line
 
 SIDE = 32  # pixels
@@ -113,11 +115,9 @@ def _read_mat(path: Path) -> dict[str, np.ndarray]:
 
 def _read_array(path: Path) -> np.ndarray:
     with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > path.stat().st_size:
-            raise ValueError(f"it has less data than shape {shape} of {dtype} takes")
+        header = read_npy_header(file)
+        if header.exceeds(path.stat().st_size):
+            raise ValueError(f"it has less data than shape {header.shape} of {header.dtype} takes")
         file.seek(0)
         array: np.ndarray = np.lib.format.read_array(file)
     return array
