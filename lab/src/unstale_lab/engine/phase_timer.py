@@ -19,7 +19,7 @@ from torch import Tensor
 PASSES, CORRECTION = "seconds in passes", "seconds in the correction"
 PHASES = (PASSES, CORRECTION)  # of a step, in this order; a method without correction has the first alone
 WARMUP_STEPS = 20  # not timed: the first steps allocate memory and choose kernels
-PROFILED_STEPS = 50  # a multiple of the steps between two updates of the dense correction's matrix
+PROFILED_STEPS = 20  # a multiple of the steps between two updates of the dense correction's matrix
 
 
 class PhaseTimer(ABC):
