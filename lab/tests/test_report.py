@@ -34,6 +34,7 @@ from unstale_lab.report.drawing import (
 )
 from unstale_lab.report.forest import forest_rows, position
 from unstale_lab.report.forest_plot import draw_forest
+from unstale_lab.report.headline import headline_rows
 from unstale_lab.report.html import html_report
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.overview import describe_results, describe_tally
@@ -198,6 +199,29 @@ def test_describe_results_counts_answers():
         "only and 21 are not run; as the authors ran it, 2 hold and 23 are not run."
     )
     assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
+
+
+def test_headline_has_the_main_part_of_each_reading():
+    def verdict(reading: str, *briefs: str, **more) -> Verdict:
+        parts = tuple(Part("μ̂ differs from μ", "holds", "long", brief=brief) for brief in briefs)
+        return Verdict(3, "holds", "x.", parts, reading=reading, **more)
+
+    own = replace(
+        lab_samples.cost(),
+        name="fig3",
+        claims=(3,),
+        verdicts=(
+            verdict("text", "extra", is_extra=True),
+            verdict("text", "0.8x; μ̂ diverges at α = 0.5", "another part"),
+            verdict("text", "another scope", scope="undamped"),
+        ),
+    )
+    assert headline_rows(claim_records([])) == []
+    [row] = headline_rows(claim_records([own]))
+    assert (row.claim, row.problem) == (3, "Mountain Car, replay")
+    assert row.found == {"text": "0.8x; μ̂ diverges at α = 0.5", "code": "the same"}
+    [row] = headline_rows(claim_records([replace(own, verdicts=(*own.verdicts, verdict("code", "0.9x")))]))
+    assert row.found["code"] == "0.9x"
 
 
 # Drawing

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from unstale_lab.claims.verdict import READING_NAMES
 from unstale_lab.figures import FIGURES
+from unstale_lab.report.headline import PROBLEMS
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.overview import describe_tally
 from unstale_lab.report.tally import claim_records
@@ -58,3 +59,13 @@ def test_docs_list_the_present_answers_of_claims_that_changed():
     listed = [(int(number), row[2]) for row in rows[2:] for number in row[0].split(",")]
     assert len(listed) > 10
     assert listed == [(number, answers[number]) for number, _ in listed]
+
+
+def test_headline_compares_corrected_methods_with_uncorrected_ones():
+    records = {record["number"]: record for record in json.loads((RESULTS / "claims.json").read_text("utf-8"))}
+    for claim in PROBLEMS:
+        pairs = {("adam_diagonal_literal", "adam")} if claim == 11 else {("full", "momentum")}
+        verdicts = [v for v in records[claim]["verdicts"] if not v["is_extra"] and not v["scope"]]
+        main = [verdict["parts"][0] for verdict in verdicts]
+        assert main and {part["statement"].split()[0] for part in main} == {"μ̂"}
+        assert {(c["a"], c["b"]) for part in main if (c := part["comparison"])} <= pairs

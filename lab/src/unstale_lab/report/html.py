@@ -13,7 +13,7 @@ from ..analysis.formatting import format_number, format_p, label
 from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import ANSWERS, READING_NAMES
 from ..summary import Summary
-from . import forest
+from . import forest, headline
 from .drawing import LegendEntry, describe_undrawn, legend, panel_note
 from .glossary import GLOSSARY, TITLE
 from .overview import (
@@ -68,6 +68,8 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         forest=forest,
         forest_rows=forest.forest_rows(records),
         glossary=GLOSSARY,
+        headline=headline,
+        headline_rows=headline.headline_rows(records),
         markers=list(MARKERS.values()),
         outdated_note=OUTDATED_NOTE,
         symbols_note=SYMBOLS_NOTE,

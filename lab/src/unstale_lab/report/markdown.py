@@ -14,6 +14,8 @@ from ..summary import Summary
 from .drawing import LegendEntry, describe_undrawn, legend, panel_note
 from .forest import CAPTION, forest_rows
 from .glossary import GLOSSARY, TITLE
+from .headline import CAPTION as HEADLINE_CAPTION
+from .headline import headline_rows
 from .overview import (
     ANSWER_SIGNS,
     COST_HEADING,
@@ -34,6 +36,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
     parts = [
         f"# {TITLE}",
         *map(_escaped, describe_answer(summaries)),
+        *_headline(records),
         _escaped(SYMBOLS_NOTE),
         _claims(records),
         *_forest(records),
@@ -51,6 +54,14 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         "\n".join(f"- {heading}: {_escaped(text)}" for heading, text in describe_provenance(summaries).items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _headline(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    rows = headline_rows(records)
+    if rows:
+        yield HEADLINE_CAPTION
+        heading = ["problem", "claim", READING_NAMES["text"], READING_NAMES["code"]]
+        yield _table(heading, ([row.problem, str(row.claim), row.found["text"], row.found["code"]] for row in rows))
 
 
 def _claims(records: Sequence[Mapping[str, Any]]) -> str:
