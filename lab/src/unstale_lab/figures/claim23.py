@@ -56,11 +56,9 @@ def _score(record: Record, which: str) -> Array:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    with_scores = with_valid_scores(records)
-    return [
-        Panel(f"score {when}", GAME_STEPS, "score", learning_curves(with_scores, iqm, curve, first=1))
-        for curve, when in SCORES.items()
-    ]
+    """Return the learning curves. Scores after training are single numbers, which the verdict states."""
+    curves = learning_curves(with_valid_scores(records), iqm, "score", first=1)
+    return [Panel("score while learning", GAME_STEPS, "points", curves)]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
