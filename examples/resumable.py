@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import pickle
 import random
 import time
 from pathlib import Path
@@ -133,9 +132,11 @@ def load(path: Path, training: Training) -> None:
     """
     try:
         state = torch.load(path, weights_only=True)
-        saved = state["settings"]
-    except (RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError):
-        raise SystemExit(f"{path} is not a checkpoint of this program; name another file.") from None
+    except Exception:  # depends on what the file contains
+        state = None
+    if not isinstance(state, dict) or state.keys() != training.state_dict().keys():
+        raise SystemExit(f"{path} is not a checkpoint of this program; name another file.")
+    saved = state["settings"]
     differ = [name for name, value in training.settings.items() if saved.get(name) != value]
     if differ:
         theirs, ours = (" ".join(f"--{name} {of.get(name)}" for name in differ) for of in (saved, training.settings))

@@ -269,6 +269,28 @@ def test_a_group_of_one_is_one_process(one_rank):
     assert_close(problem.train(5), expected, **EXACT)
 
 
+def test_ranks_are_looked_for_again_if_distributed_is_initialized_during_a_batch(monkeypatch):
+    """They were looked for before the batch was evaluated, and not found."""
+    initialized, looked = [False], []
+    monkeypatch.setattr(_ranks, "is_initialized", lambda: initialized[0])
+    monkeypatch.setattr(_ranks, "find", lambda *given: looked.append(initialized[0]) or _ranks.Ranks())
+    model = nn.Linear(2, 1)
+    optimizer = unstale.CorrectedSGD(model, lr=0.1)
+
+    def batch(model=model):
+        initialized[0] = True
+        return model(torch.ones(4, 2)), 0.9 * model(torch.ones(4, 2))
+
+    optimizer.backward(batch)
+    assert True not in looked
+    optimizer.step()
+    assert looked[-1]
+    count = len(looked)
+    optimizer.backward(batch)
+    optimizer.step()
+    assert len(looked) == count  # settled
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch's own imports
 def test_sharded_parameters_are_refused(one_rank):
     from torch.distributed.device_mesh import init_device_mesh

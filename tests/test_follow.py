@@ -434,6 +434,15 @@ def test_replacements_that_do_not_fit_are_refused():
         plain.follow(target)
 
 
+@pytest.mark.parametrize("parameters", [nn.Module.parameters, nn.Module.named_parameters])
+def test_a_followed_network_is_not_optimized_as_well(parameters):
+    (model, target), _ = pairs(mlp)
+    optimizer = unstale.CorrectedSGD(model.named_parameters(), lr=0.1)
+    optimizer.follow(target)
+    with pytest.raises(ValueError, match="params has parameters of a followed network"):
+        optimizer.add_param_group({"params": list(parameters(target))})
+
+
 def test_what_cannot_be_followed_is_refused():
     (model, target), _ = pairs(mlp)
     optimizer = unstale.CorrectedSGD(model, lr=0.1)

@@ -49,7 +49,7 @@ PER_SAMPLE_LAYERS = [
     "jacobian",
     "row_rules",
     "layer_rules",
-    "ownership",
+    "trace",
     "sample_rows",
     "linearize",
     "slow",

@@ -69,7 +69,7 @@ def grads_of(*modules):
 
 
 def assert_same_state(one, other):
-    """Two states, equal to the last bit. A group with nothing in it is none."""
+    """Two states, equal to the last bit. Empty groups are ignored."""
     assert_same(*({**each, "state": {k: v for k, v in each["state"].items() if v != {}}} for each in (one, other)))
 
 

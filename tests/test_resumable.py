@@ -134,12 +134,19 @@ def test_a_checkpoint_of_other_settings_is_refused(others, theirs, ours, resumab
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["empty", "text", "other", "list"])
+NO_CHECKPOINTS = {
+    **{"empty": "", "text": "no checkpoint", "CSV": "a,b\n1,2\n", "word": "build\n", "opcodes": "\x80\x02"},
+    **{"other": {"weight": torch.zeros(3)}, "list": [1, 2], "tensor": torch.zeros(2)},
+    **{"number as settings": {"settings": 1}, "settings alone": {"settings": {"steps": 3, "lr": 0.01, "seed": 0}}},
+}
+
+
+@pytest.mark.parametrize("content", NO_CHECKPOINTS.values(), ids=NO_CHECKPOINTS.keys())
 def test_a_file_that_is_no_checkpoint_is_refused(content, resumable, tmp_path):
     path = tmp_path / "walk.pt"
-    if content in ("other", "list"):
-        torch.save({"weight": torch.zeros(3)} if content == "other" else [1, 2], path)
+    if isinstance(content, str):
+        path.write_text(content)
     else:
-        path.write_text("no checkpoint" if content == "text" else "")
+        torch.save(content, path)
     with pytest.raises(SystemExit, match=r"walk.pt is not a checkpoint of this program; name another file\.$"):
         resumable.main(path, steps=3)

@@ -565,7 +565,8 @@ def test_phases_are_timed_without_changing_the_run(method):
         ({"activation": "relu6"}, "unknown activation 'relu6'"),
         ({"measure": ("drfit",)}, "unknown measurement 'drfit'"),
         ({"problem": "regression", "measure": ("drift",)}, "regression has no target values"),
-        ({"method": "oracle", "measure": ("phases",)}, "the steps of an oracle have no phases"),
+        ({"method": "oracle", "measure": ("phases",)}, "the steps of oracle cannot be split into passes"),
+        ({"method": "second_order", "measure": ("phases",)}, "the steps of second_order cannot be split into passes"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):

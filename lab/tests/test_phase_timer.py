@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from unstale_lab.engine import phase_timer
-from unstale_lab.engine.phase_timer import CORRECTION, PASSES, KernelTimer, kernel_seconds
+from unstale_lab.engine.phase_timer import (
+    CORRECTION,
+    PASSES,
+    PROFILED_STEPS,
+    WARMUP_STEPS,
+    ClockTimer,
+    KernelTimer,
+    kernel_seconds,
+)
 
 
 def kernel(microseconds, name="kernel"):
@@ -48,7 +56,7 @@ def test_a_phase_without_kernels_has_no_time():
 
 
 class FakeProfiler:
-    """Lists one kernel of 6 µs for every phase that was entered between ``start`` and ``stop``."""
+    """Lists the phases that were entered between ``start`` and ``stop``."""
 
     running: FakeProfiler | None = None
 
@@ -65,45 +73,57 @@ class FakeProfiler:
         return self.listed
 
 
-@pytest.mark.parametrize("steps, is_timed", [(phase_timer.WARMUP_STEPS, False), (40, True), (100, True)])
-def test_means_are_per_profiled_step(monkeypatch, steps, is_timed):
-    class Annotation:
-        def __init__(self, name):
-            self.name = name
+class Annotation:
+    """Adds a phase with one kernel of 6 µs to the profile that is running."""
 
-        def __enter__(self):
-            if FakeProfiler.running:
-                operation = event("aten::mm", kernel(6.0))
-                FakeProfiler.running.listed.append(event(self.name, children=[operation]))
+    def __init__(self, name):
+        self.name = name
 
-        def __exit__(self, *error):
-            pass
+    def __enter__(self):
+        if FakeProfiler.running:
+            FakeProfiler.running.listed.append(event(self.name, children=[event("aten::mm", kernel(6.0))]))
 
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.mark.parametrize("interval", [1, 7, 40, 100])
+def test_means_are_per_profiled_step(monkeypatch, interval):
     monkeypatch.setattr(torch.profiler, "profile", FakeProfiler)
     monkeypatch.setattr(torch.profiler, "record_function", Annotation)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     timer = KernelTimer(torch.device("cpu"))
-    for step in range(steps):
+    for step in range(1, 101):
         with timer.phase(PASSES):
             pass
         for _ in range(2):  # a phase can be entered several times per step
             with timer.phase(CORRECTION):
                 pass
-        assert timer._profiler is None or step >= phase_timer.WARMUP_STEPS
-    for _ in range(2):  # asked for twice
-        found = {name: mean.tolist() for name, mean in timer.means(3).items()}
-        if is_timed:
-            assert found == {PASSES: pytest.approx([6e-6] * 3), CORRECTION: pytest.approx([12e-6] * 3)}
-        else:
-            assert all(math.isnan(mean) for means in found.values() for mean in means)
-    assert timer._profiler is None
+        if step % interval == 0:  # the means are read at any time
+            found = {name: mean.tolist() for name, mean in timer.means(3).items()}
+            if step < WARMUP_STEPS + PROFILED_STEPS:
+                assert all(math.isnan(mean) for means in found.values() for mean in means)
+            else:
+                assert found == {PASSES: pytest.approx([6e-6] * 3), CORRECTION: pytest.approx([12e-6] * 3)}
+    assert FakeProfiler.running is None
+
+
+def test_the_clock_counts_all_entries_of_a_step(monkeypatch):
+    seconds = iter(range(1000))
+    monkeypatch.setattr(phase_timer.time, "perf_counter", lambda: next(seconds))
+    timer = ClockTimer(torch.device("cpu"))
+    for _ in range(WARMUP_STEPS + 5):
+        for phase in (PASSES, CORRECTION, CORRECTION):
+            with timer.phase(phase):
+                pass
+    assert {name: mean.item() for name, mean in timer.means(1).items()} == {PASSES: 1.0, CORRECTION: 2.0}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_real_profile_finds_the_larger_phase():
     timer = KernelTimer(torch.device("cuda"))
     small, large = (torch.rand(size, size, device="cuda") for size in (256, 4096))
-    for _ in range(phase_timer.WARMUP_STEPS + 10):
+    for _ in range(WARMUP_STEPS + PROFILED_STEPS):
         with timer.phase(PASSES):
             small @ small
         with timer.phase(CORRECTION):

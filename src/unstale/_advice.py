@@ -1,8 +1,8 @@
 """What a monitor's readings mean, and the advice that follows from them.
 
 The advice follows the project's study of long memory: the correction pays off where gradients are noisy and targets
-move, because it lets momentum average over more of the past. Where batches leave little noise, annealing the learning
-rate does as well and costs nothing; where targets do not move, momentum needs no correction.
+move, because it lets momentum average over more of the past. Where batches leave little noise, there is
+less to gain; where targets do not move, momentum needs no correction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEANINGS = {
     "gradient_match": "cosine of .grad and the gradient of the observed loss; below 1: it is not all of .grad",
 }
 ABOVE_ONE = {
-    "staleness": "gradients changed by more than is left of them in the average",
+    "staleness": "their change exceeds the norm of the momentum",
     "predicted_staleness": "the trust bound would limit the correction",
     "relative_drift": "targets moved further than predictions are from them",
     "noise": "an estimate from a few batches; take it as 1",
@@ -38,7 +38,7 @@ MIN_MATCH = 0.5
 MIN_RELATIVE_DRIFT = 0.001
 # If less of a gradient is noise, an average over any number of batches at most halves its squared length.
 MIN_NOISE = 0.5
-LARGE_BATCH = 128  # from here on, annealing does about as well
+LARGE_BATCH = 128  # not studied from here on; there is less noise to average out
 MIN_STALENESS = 0.1
 
 

@@ -211,7 +211,7 @@ def read_batch(
     return bound(prediction), *result
 
 
-def read_log_likelihood(
+def evaluate_log_likelihood(
     log_prob: Tensor | Callable[[], Tensor], weight: Tensor | float
 ) -> tuple[BackwardCall, EvaluatedBatch]:
     """A batch of ``backward_log_likelihood``, given as a tensor or as a function that returns one."""

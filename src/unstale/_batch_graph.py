@@ -21,8 +21,8 @@ from .per_sample.linearize import (
     linearize_one,
     trace_batch,
 )
-from .per_sample.ownership import Trace, reached_leaves
 from .per_sample.slow import warn_slow
+from .per_sample.trace import Trace, reached_leaves
 
 UNRELATED_PREDICTION = (
     "prediction depends on none of this optimizer's parameters: it comes from another network, or from a copy (make "
@@ -106,7 +106,8 @@ class BatchGraph:
 
     def _holds_any(self, leaves: set[int], groups: Sequence[ParamGroup] | None = None) -> bool:
         """Whether one of the leaves, given by their ids, is a parameter of these groups (default: all)."""
-        return any(id(p) in leaves for group in groups or self._groups for p in group.params.parameters)
+        searched = self._groups if groups is None else groups
+        return any(id(p) in leaves for group in searched for p in group.params.parameters)
 
     def _is_followed(self, leaves: set[int], corrected: Sequence[ParamGroup]) -> bool:
         """Whether the correction sees how one of the leaves, given by their ids, moves."""

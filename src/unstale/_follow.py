@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._batch import EvaluatedBatch, warn_replaced_target, warn_unfollowed_target
 from .per_sample.linearize import TracedBatch
-from .per_sample.ownership import reached_leaves
+from .per_sample.trace import reached_leaves
 
 # Corrections that pair every parameter with its own copy.
 NEED_COPIES = ("diagonal", "blocks")

@@ -18,7 +18,9 @@ def check_factor(factor: float | Tensor) -> float | Tensor:
     return as_scalar(factor)
 
 
-def clipping(parameters: Iterable[Tensor], max_norm: float, norm_type: float | str) -> tuple[Tensor, float | None]:
+def norm_and_clip_factor(
+    parameters: Iterable[Tensor], max_norm: float, norm_type: float | str
+) -> tuple[Tensor, float | None]:
     """The norm of all ``.grad``, and the factor that clips it; None if the bound is infinite.
 
     Args:
@@ -35,7 +37,7 @@ def clipping(parameters: Iterable[Tensor], max_norm: float, norm_type: float | s
     gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     norm = torch.nn.utils.get_total_norm(gradients, as_float("norm_type", order))
     most = as_float("max_norm", max_norm)
-    # With an infinite norm, the quotient would be NaN.
+    # inf / inf is NaN if the norm is infinite, too.
     return norm, None if most == math.inf else float((most / (norm + 1e-6)).clamp(max=1.0))
 
 

@@ -21,15 +21,15 @@ from ._batch import (
     BackwardCall,
     BatchFunction,
     EvaluatedBatch,
+    evaluate_log_likelihood,
     explained_freed_graph,
     read_batch,
-    read_log_likelihood,
     warn_constant_target,
     warn_replaced_target,
 )
 from ._batch_graph import BatchGraph
 from ._follow import extended, followable, followed_by, replacing
-from ._grad_scaling import check_factor, clipping
+from ._grad_scaling import check_factor, norm_and_clip_factor
 from ._param_group import ParamGroup
 from ._params import check_parameters, expanded
 from ._ranks import RankDiscovery, Ranks
@@ -191,7 +191,7 @@ class CorrectedOptimizer(Optimizer):
         ``weight`` are as for :meth:`backward`: ``[m]``, ``[T, B]`` and so on.
         """
         with explained_freed_graph("optimizer.backward_log_likelihood()"):
-            return self._take(lambda: read_log_likelihood(log_prob, weight))
+            return self._take(lambda: evaluate_log_likelihood(log_prob, weight))
 
     def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
         """Evaluate a batch, add its gradient to ``.grad``, and keep what the step needs of it. Returns its loss."""
@@ -202,7 +202,7 @@ class CorrectedOptimizer(Optimizer):
             if math.isfinite(batch.check):
                 self._check_call(call, groups)
                 if self._discovery.are_compared:
-                    chosen, graph = self._trace(batch, groups)
+                    chosen, graph = self._begin_batch(batch, groups)
             else:
                 self._refuse(
                     f"the loss of this batch is {float(batch.check)}: a prediction, target or weight is not finite"
@@ -215,7 +215,7 @@ class CorrectedOptimizer(Optimizer):
         if not all(are_compared for _, are_compared, *_ in vote.received):
             self._compare_ranks(groups, sum(int(samples) for samples, *_ in vote.received))
             with self._ranks.agree("batch"):
-                chosen, graph = self._trace(batch, groups)
+                chosen, graph = self._begin_batch(batch, groups)
         for group in groups:
             group.settle_scaling()
         before = [group.gradient_before_hooks() for group in groups]
@@ -254,10 +254,10 @@ class CorrectedOptimizer(Optimizer):
         _ranks.check_same(vote.received)
         self._discovery.set_compared()
 
-    def _trace(
+    def _begin_batch(
         self, batch: EvaluatedBatch, groups: list[ParamGroup]
     ) -> tuple[list[corrections.Selection | None], BatchGraph]:
-        """What each group needs of a batch, and its graph. All that can refuse it before gradients are computed."""
+        """Choose what each group needs of a batch, trace its graph, and begin the step; or raise."""
         chosen = [
             group.choose(self.state_of(f"group {number}"), len(batch.prediction), len(self._calls))
             for number, group in enumerate(groups)
@@ -332,7 +332,7 @@ class CorrectedOptimizer(Optimizer):
         Returns:
             The norm of all gradients before clipping.
         """
-        norm, factor = clipping(self._all_parameters(), max_norm, norm_type)
+        norm, factor = norm_and_clip_factor(self._all_parameters(), max_norm, norm_type)
         if factor is not None:
             self._scale_grad(factor)
         return norm
@@ -449,7 +449,7 @@ class CorrectedOptimizer(Optimizer):
 
     def _find_ranks(self) -> None:
         has_state = bool(self._groups) and (bool(self._calls) or self._has_stepped())
-        if self._discovery.find(self._process_group, self._all_parameters(), has_state):
+        if self._discovery.update(self._process_group, self._all_parameters(), has_state):
             self._groups = []
         for group in self._groups:
             group.set_ranks(self._ranks)
@@ -516,11 +516,11 @@ class CorrectedOptimizer(Optimizer):
         """
         states = state_dict if isinstance(state_dict, list) and state_dict else [state_dict]
         self._find_ranks()
-        with _state.unexpected_errors_refused():
+        with _state.refuse_unexpected_errors():
             names = [name for name in self.defaults if name in self.param_groups[0]]
             settings = _state.read_settings(states, self._header(), self.param_groups, names)
             groups = [group.saved(self._has_square) for group in self._make_groups(settings)]
-            own, lacks_batches = _state.read_part(cast(list[dict[str, Any]], states), groups, self._ranks)
+            own, lacks_batches = _state.read_own_state(cast(list[dict[str, Any]], states), groups, self._ranks)
         super().load_state_dict(own)
         self.ready_groups()  # with the settings that were loaded
         self.defaults["on_nonfinite"] = self.param_groups[0]["on_nonfinite"]

@@ -41,17 +41,22 @@ def check_parameters(parameters: Sequence[Any], followed: Sequence[Tensor]) -> N
         parameters: of the group, or pairs of a name and a parameter.
         followed: those of target networks, which the optimizer does not move.
     """
-    refuse_sharded(parameters)
     if not parameters:
         raise ValueError("a parameter group has no parameters; leave it out, or check how they were selected.")
-    for parameter in parameters:
-        is_named = isinstance(parameter, tuple) and len(parameter) == 2 and isinstance(parameter[0], str)
-        tensor = parameter[1] if is_named else parameter
+    tensors = [_without_name(parameter) for parameter in parameters]
+    refuse_sharded(tensors)
+    for tensor in tensors:
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise TypeError(f"parameters must be tensors of real floating-point numbers, not {kind}.")
-    if {id(p) for p in parameters} & {id(p) for p in followed}:
+    if {id(p) for p in tensors} & {id(p) for p in followed}:
         raise ValueError(
             "params has parameters of a followed network. follow() is for networks that something else moves: "
             "make the optimizer with all parameters that it optimizes, and follow the others."
         )
+
+
+def _without_name(parameter: Any) -> Any:
+    """The parameter of a pair from ``named_parameters()``; anything else as it is."""
+    is_named = isinstance(parameter, tuple) and len(parameter) == 2 and isinstance(parameter[0], str)
+    return parameter[1] if is_named else parameter

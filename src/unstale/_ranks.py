@@ -281,20 +281,22 @@ class RankDiscovery:
     def __init__(self) -> None:
         self.ranks = Ranks()  # this process alone, until others are found
         self.are_compared = False  # parameters, options and states of all ranks
-        self._settled_in: bool | None = None  # whether torch.distributed was initialized; None until they are settled
+        self._is_settled = False
+        self._was_initialized = False  # torch.distributed, when ranks were last looked for
 
     def is_needed(self) -> bool:
         """Whether to look for the ranks before they are used."""
-        return self._settled_in != is_initialized()
+        return not self._is_settled or self._was_initialized != is_initialized()
 
-    def find(self, process_group: Any, parameters: Sequence[Tensor], has_state: bool) -> bool:
-        """Look for the ranks. Returns whether this process has another place among them than before.
+    def update(self, process_group: Any, parameters: Sequence[Tensor], has_state: bool) -> bool:
+        """Look for the ranks. Returns whether this process's rank or the number of ranks changed.
 
         Args:
             process_group: as for :func:`find`.
             parameters: of the optimizer.
             has_state: whether the optimizer has a state or a batch of the ranks before, which must not change then.
         """
+        was_initialized = is_initialized()
         found, before = find(process_group, parameters), self.ranks
         has_changed = (found.rank, found.size) != (before.rank, before.size)
         if has_changed and has_state:
@@ -303,19 +305,17 @@ class RankDiscovery:
                 "init_process_group() and make DistributedDataParallel before the first batch and before "
                 "load_state_dict(), or make a new optimizer afterwards, and load the state there."
             )
-        self.ranks = found
+        self.ranks, self._was_initialized = found, was_initialized
         self.are_compared = self.are_compared and not has_changed
-        if self._settled_in is not None:
-            self.settle()
         return has_changed
 
     def restart(self) -> None:
         """Look for the ranks and compare them again: parameters were added."""
-        self.are_compared, self._settled_in = False, None
+        self.are_compared = self._is_settled = False
 
     def settle(self) -> None:
-        """Keep the ranks that were found."""
-        self._settled_in = is_initialized()
+        """Keep the ranks that were found, unless ``torch.distributed`` is initialized or destroyed."""
+        self._is_settled = True
 
     def set_compared(self) -> None:
         """The ranks have the same parameters, options and states."""

@@ -243,7 +243,7 @@ def copied(value: Any, device: torch.device | str) -> Any:
 
 
 @contextmanager
-def unexpected_errors_refused() -> Iterator[None]:
+def refuse_unexpected_errors() -> Iterator[None]:
     """Refuse a state in which torch or Python finds an error: an entry has a type that no check expects."""
     try:
         yield
@@ -266,11 +266,11 @@ def read_settings(
     """
     for state in states:
         check_header(state.get("unstale") if isinstance(state, dict) else state, own)
-    first, *_ = [checked_settings(state.get("param_groups"), groups, option_names) for state in states]
-    return first
+    checked = [checked_settings(state.get("param_groups"), groups, option_names) for state in states]
+    return checked[0]
 
 
-def read_part(
+def read_own_state(
     states: Sequence[dict[str, Any]], groups: Sequence[SavedGroup], ranks: Ranks
 ) -> tuple[dict[str, Any], bool]:
     """A copy of this rank's part of states, after a check of them; and whether it lacks past batches.

@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 from ._batch import BackwardCall
 from ._flat_params import FlatParams
 from .optimizers import CorrectedAdam, CorrectedSGD
-from .per_sample.ownership import leaves
+from .per_sample.trace import leaves
 
 
 @contextmanager

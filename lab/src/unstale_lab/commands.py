@@ -281,14 +281,13 @@ def data_svhn(data: DataPath = None) -> None:
         )
 
 
-DataCommand = Union[  # noqa: UP007  tyro reads it at run time
-    Annotated[Any, subcommand(name="atari", constructor=data_atari)],
-    Annotated[Any, subcommand(name="svhn", constructor=data_svhn)],
-    Annotated[Any, subcommand(name="expert", constructor=data_expert)],
-]
-
-
 DATA_COMMANDS: dict[str, Callable[..., Any]] = {"atari": data_atari, "svhn": data_svhn, "expert": data_expert}
+
+DataCommand = Union[  # noqa: UP007  tyro reads it at run time
+    Annotated[Any, subcommand(name="atari", constructor=DATA_COMMANDS["atari"])],
+    Annotated[Any, subcommand(name="svhn", constructor=DATA_COMMANDS["svhn"])],
+    Annotated[Any, subcommand(name="expert", constructor=DATA_COMMANDS["expert"])],
+]
 
 
 def data(command: Annotated[DataCommand, arg(name="")]) -> None:
@@ -332,9 +331,10 @@ def _check_words(words: Sequence[str]) -> None:
         return
     if command not in commands:
         raise UserError(f"{unknown('command', command, commands)} See `{program} --help`.")
-    parameters = signature(commands[command]).parameters.values()
-    options = [f"--{p.name}".replace("_", "-") for p in parameters if p.kind is not p.POSITIONAL_ONLY]
-    known = {*HELP, *options, *(option.replace("--", "--no-", 1) for option in options)}
+    parameters = [p for p in signature(commands[command]).parameters.values() if p.kind is not p.POSITIONAL_ONLY]
+    options = [f"--{p.name}".replace("_", "-") for p in parameters]
+    negated = [f"--no-{p.name}".replace("_", "-") for p in parameters if isinstance(p.default, bool)]
+    known = {*HELP, *options, *negated}
     for word in rest:
         option = word.partition("=")[0]
         if re.match(r"-+[a-zA-Z]", option) and option.replace("_", "-") not in known:

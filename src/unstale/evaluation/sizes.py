@@ -15,7 +15,7 @@ class NpyHeader(NamedTuple):
     dtype: np.dtype[Any]
 
     def exceeds(self, size: int) -> bool:
-        """Whether the array does not fit into a file of ``size`` bytes. One of Python objects never does."""
+        """Whether it declares more data than ``size`` bytes. Always true for Python objects, whose size is unknown."""
         return self.dtype.hasobject or math.prod(self.shape) * self.dtype.itemsize > size
 
 

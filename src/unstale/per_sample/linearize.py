@@ -22,8 +22,8 @@ from .autograd_graph import Edge, backward_listening, gradient_edge, run_backwar
 from .gradients import Batch, EmbeddingRows, Linearization, Materialized, OuterProducts, SampleGradients, merged
 from .jacobian import jacobian
 from .layer_rules import RowGradients
-from .ownership import Trace, Units, trace
 from .sample_rows import RowsOfSamples, by_sample
+from .trace import Trace, Units, trace
 
 # Gradients of a parameter with at most this many entries are materialized: one large matrix product is then faster
 # than several small ones.

@@ -1,4 +1,4 @@
-"""From gradients of rows, as layers give them, to gradients of samples, which use one row, several or a mix of all."""
+"""Converts gradients of a layer's rows to gradients of samples, which use one row, several or a mix of all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .gradients import Materialized
 from .layer_rules import RowGradients
-from .ownership import OwnedCall, Units
+from .trace import OwnedCall, Units
 
-# Samples that mix rows take single rows if there are so many times as many as any sample uses.
+# Gather single rows instead of mixing all, if there are at least this many times more rows than any sample uses.
 MIN_ROWS_PER_USED_ROW = 4
 
 

@@ -54,46 +54,54 @@ class ClockTimer(PhaseTimer):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self._seconds: dict[str, list[float]] = {name: [] for name in PHASES}
+        self._seconds = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
         if self._steps > WARMUP_STEPS:
-            self._seconds[name].append(time.perf_counter() - started)
+            self._seconds[name] += time.perf_counter() - started
 
     def _means(self) -> Mapping[str, float]:
-        return {name: sum(each) / len(each) if each else math.nan for name, each in self._seconds.items()}
+        steps = self._steps - WARMUP_STEPS
+        return {name: total / steps if total else math.nan for name, total in self._seconds.items()}
 
 
 class KernelTimer(PhaseTimer):
-    """Profiles ``PROFILED_STEPS`` steps after the warm-up and adds up the times of their kernels."""
+    """Profiles ``PROFILED_STEPS`` steps after the warm-up and adds up the times of their kernels.
+
+    The means are NaN until all of these steps are made. Kernels that autograd launches from a thread of its own are not
+    seen; the engine uses autograd for second derivatives only.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._profiler: torch.profiler.profile | None = None
-        self._found = dict.fromkeys(PHASES, math.nan)
+        self._found: Mapping[str, float] = dict.fromkeys(PHASES, math.nan)
 
     def _timed(self, name: str) -> Any:
         if name == PASSES and self._steps == WARMUP_STEPS + 1:
             activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
             self._profiler = torch.profiler.profile(activities=activities)
             self._profiler.start()
-        elif name == PASSES and self._steps == WARMUP_STEPS + PROFILED_STEPS + 1:
-            self._stop(PROFILED_STEPS)
+        if name == PASSES and self._steps > WARMUP_STEPS + PROFILED_STEPS:
+            self._stop()
         return torch.profiler.record_function(name)
 
     def _means(self) -> Mapping[str, float]:
-        if self._profiler is not None:  # the run is shorter than the profile
-            self._stop(self._steps - WARMUP_STEPS)
+        if self._steps == WARMUP_STEPS + PROFILED_STEPS:
+            self._stop()
         return self._found
 
-    def _stop(self, steps: int) -> None:
-        assert self._profiler is not None
+    def _stop(self) -> None:
+        """Evaluate the profile, if it is still running."""
+        if self._profiler is None:
+            return
         torch.cuda.synchronize(self._device)
         self._profiler.stop()
-        self._found = {name: total / steps for name, total in kernel_seconds(self._profiler.events()).items()}
+        totals = kernel_seconds(self._profiler.events())
+        self._found = {name: total / PROFILED_STEPS for name, total in totals.items()}
         self._profiler = None
 
 

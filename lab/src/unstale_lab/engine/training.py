@@ -461,8 +461,9 @@ def check_settings(run: Run) -> None:
     bootstraps = problems.load(run.problem).bootstraps
     if not bootstraps and {"drift", "agreement", "batch agreement"} & set(run.measure):
         raise UserError(f"measure {run.measure}: {run.problem} has no target values that could drift or become stale")
-    if "phases" in run.measure and methods.METHODS[run.method].correction == "oracle":
-        raise UserError("measure 'phases': the steps of an oracle have no phases")
+    method = methods.METHODS[run.method]
+    if "phases" in run.measure and (method.correction == "oracle" or method.second_order):
+        raise UserError(f"measure 'phases': the steps of {run.method} cannot be split into passes and correction")
     check_convention(run)
     if run.initialization not in INITIALIZATIONS:
         raise unknown("initialization", run.initialization, INITIALIZATIONS)

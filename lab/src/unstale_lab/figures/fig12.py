@@ -26,8 +26,8 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     notes = describe_final_errors(records)
     if reading == "code":
         notes += (
-            " The oracle's horizon of 2/(1-β) leaves out 12 to 13 % of the weights, so that its steps are smaller; "
-            "as described in the text, its weights are renormalised here."
+            " The oracle's horizon of 2/(1-β) leaves out 12 to 13 % of the weights, so that its steps are smaller. "
+            "The runs “as described in the text” rescale them to the sum of momentum's, which the paper does not."
         )
     return make_verdict(6, parts, records, notes, reading)
 
