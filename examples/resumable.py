@@ -144,7 +144,10 @@ def load(path: Path, training: Training) -> None:
             f"{path} was saved with {theirs}, but this run has {ours}; "
             f"pass {theirs} to resume it, or name another file to start a new run."
         )
-    training.load_state_dict(state)
+    try:
+        training.load_state_dict(state)
+    except Exception as error:
+        raise SystemExit(f"{path} is damaged ({error}); name another file to start a new run.") from None
 
 
 def main(path: Path, steps: int = 3000, lr: float = 0.01, seed: int = 0, save_every: float = 5.0) -> Training:

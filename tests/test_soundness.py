@@ -863,3 +863,86 @@ def test_warnings_point_at_the_users_line():
         users_own_function()
     line = users_own_function.__code__.co_firstlineno + 1
     assert (caught[0].filename, caught[0].lineno) == (__file__, line)
+
+
+# Derivatives that are not finite, although loss and .grad are
+
+
+def standardized(model, state):
+    """A target that mixes samples: its derivative by constant values is infinite."""
+    value = model(state).squeeze(-1)
+    return value, 1 + 0.9 * (value - value.mean()) / (value.var(unbiased=False).sqrt() + 1e-3)
+
+
+def infinite_at_zero(delta):
+    """A loss whose second derivative is infinite where the residual is 0."""
+    return delta.abs().pow(1.5)
+
+
+def with_infinite_curvature(model, state):
+    value = model(state).squeeze(-1)
+    return value, value.detach() + torch.arange(len(value))  # a residual of 0 comes first
+
+
+@pytest.mark.parametrize("correction", ["auto", "dense", "diagonal", "window", "reservoir", "blocks"])
+@pytest.mark.parametrize("batch, loss", [(standardized, "half_squared"), (with_infinite_curvature, infinite_at_zero)])
+@pytest.mark.parametrize("mode", ["raise", "skip"])
+@pytest.mark.filterwarnings("ignore::unstale.ConstantTargetWarning", "ignore::unstale.FewSlotsWarning")
+def test_derivatives_that_are_not_finite_change_nothing(batch, loss, correction, mode):
+    model = mlp()
+    nn.init.zeros_(model[-1].weight)
+    nn.init.zeros_(model[-1].bias)
+    before = copy.deepcopy(model.state_dict())
+    optimizer = unstale.CorrectedAdam(model, lr=0.1, correction=correction, on_nonfinite=mode)
+    for _ in range(3):
+        state = torch.randn(M, model[0].in_features, generator=generator())
+        if mode == "raise":
+            with pytest.raises(FloatingPointError, match="a derivative of this batch's loss, predictions or targets"):
+                optimizer.backward(*batch(model, state), loss)
+        else:
+            assert torch.isfinite(optimizer.backward(*batch(model, state), loss))
+            assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+            optimizer.step()
+        optimizer.zero_grad()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert mode == "raise" or skipped_steps(optimizer) == 3
+
+
+@pytest.mark.filterwarnings("ignore::unstale.ConstantTargetWarning", "ignore::unstale.SlowGradientsWarning")
+def test_a_hessian_that_is_not_finite_changes_nothing():
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = unstale.CorrectedSGD([weight], lr=0.1, correction="dense", second_order=True)
+    with pytest.raises(FloatingPointError, match="a derivative of this batch's loss"):
+        optimizer.backward(weight.abs().pow(1.5).expand(3) * torch.arange(1.0, 4), torch.ones(3))
+    assert weight.item() == 0 and not any(optimizer.state_dict()["state"].values())
+
+
+@pytest.mark.parametrize("options", [{}, {"correction": "reservoir", "slots": 64}], ids=str)
+@pytest.mark.parametrize("refused", ["unrelated", "not finite", "skipped"])
+@pytest.mark.filterwarnings("ignore::unstale.ConstantTargetWarning", "ignore::unstale.FewSlotsWarning")
+def test_a_refused_first_batch_decides_no_plan(options, refused):
+    """Plans depend on the size of the first batch. Here it is 1 in the refused call and 32 in those that count."""
+    mode = "skip" if refused == "skipped" else "raise"
+    trained = []
+    for is_disturbed in (False, True):
+        torch.manual_seed(0)
+        model = mlp()
+        optimizer = unstale.CorrectedAdam(model, lr=0.01, on_nonfinite=mode, **options)
+        single = torch.ones(1, model[0].in_features)
+        if is_disturbed:
+            value = (mlp() if refused == "unrelated" else model)(single).squeeze(-1)
+            if refused == "skipped":
+                optimizer.backward(value, value.detach(), infinite_at_zero)
+                optimizer.step()
+            else:
+                with pytest.raises((ValueError, FloatingPointError), match=r"depends on none|is not finite"):
+                    optimizer.backward(value, value.detach(), infinite_at_zero)
+            optimizer.zero_grad()
+        for seed in range(8):
+            state = torch.randn(32, model[0].in_features, generator=generator(seed))
+            value = model(state).squeeze(-1)
+            optimizer.backward(value, 1 + 0.9 * model(state + 0.1).squeeze(-1))
+            optimizer.step()
+            optimizer.zero_grad()
+        trained.append(parameters_of(model))
+    assert torch.equal(*trained)

@@ -283,8 +283,8 @@ def test_verdict_says_which_parts_hold():
     verdict = make_verdict(3, parts, [], "And more.")
     assert (verdict.answer, verdict.notes) == ("holds in part", "And more.")
     assert verdict.why == (
-        "First (first was measured); it is not so that second (second was measured); "
-        "it is undecided whether third (third was measured)."
+        "First (first was measured). Does not hold: second (second was measured). "
+        "Undecided: third (third was measured)."
     )
 
 
@@ -319,10 +319,10 @@ def test_learning_rates_of_undamped_momentum_depend_on_beta():
 def test_explanation_of_one_answer():
     assert explain([part("it is so", "holds")]) == "It is so (it is so was measured)."
     many = explain([part(x, "holds") for x in "abcde"] + [part("f", "undecided")])
-    assert many == "A (a was measured), and 4 more; it is undecided whether f (f was measured)."
+    assert many == "A (a was measured), and 4 more. Undecided: f (f was measured)."
     assert (
         explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")])
-        == "It is not so that a (1.03x)."
+        == "Does not hold: a (1.03x)."
     )
 
 
@@ -333,9 +333,7 @@ def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     confirmed = at_reduced_scale(make_verdict(3, [part("a", "holds")], []))
     assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale: ")
     mixed = at_reduced_scale(make_verdict(3, [part("a", "holds"), part("b", "does not hold")], []))
-    assert (
-        mixed.answer == "holds in part" and "it is undecided whether b" in mixed.why and "it is not so" not in mixed.why
-    )
+    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Does not hold" not in mixed.why
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
 

@@ -37,6 +37,7 @@ from ._state import GroupState
 from ._warnings import warn_once
 from .losses import Loss
 from .per_sample.gradients import Linearization, SampleGradients
+from .per_sample.linearize import all_finite
 
 # More than there are calls of backward in one step: each draws random entries of its own.
 MAX_CALLS = 1 << 20
@@ -194,8 +195,21 @@ class CorrectedOptimizer(Optimizer):
             return self._take(lambda: evaluate_log_likelihood(log_prob, weight))
 
     def _take(self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]]) -> Tensor:
-        """Evaluate a batch, add its gradient to ``.grad``, and keep what the step needs of it. Returns its loss."""
+        """Take a batch as :meth:`_take_batch` does. One that is refused or skipped decides no plan."""
         groups = self.ready_groups()
+        unplanned = [group for group in groups if group.is_corrected and group.plan is None]
+        try:
+            return self._take_batch(evaluate, groups)
+        finally:
+            if unplanned and not self._calls:
+                for group in unplanned:
+                    group.forget_plan()
+                self._discovery.restart()
+
+    def _take_batch(
+        self, evaluate: Callable[[], tuple[BackwardCall, EvaluatedBatch]], groups: list[ParamGroup]
+    ) -> Tensor:
+        """Evaluate a batch, add its gradient to ``.grad``, and keep what the step needs of it. Returns its loss."""
         self._ranks.check_join()
         with self._ranks.agree("backward") as vote:
             call, batch = evaluate()
@@ -221,11 +235,13 @@ class CorrectedOptimizer(Optimizer):
         before = [group.gradient_before_hooks() for group in groups]
         graph.fill_grad(self._ranks.fills_unused)
         gradients: dict[ParamGroup, tuple[SampleGradients, ...]] = {}
+        hessians: dict[ParamGroup, Tensor] = {}
         if graph.sampled:
             with self._ranks.agree("gradients") as vote:
                 found = graph.linearize()
-                if not found.is_finite:
-                    self._refuse("a gradient of this batch's predictions or targets is not finite")
+                hessians = {group: group.hessian(batch) for group in graph.sampled if group.needs_hessian}
+                if not found.is_finite or not all_finite([batch.curvature, *hessians.values()]):
+                    self._refuse("a derivative of this batch's loss, predictions or targets is not finite")
                     vote.skips = True
             if vote.skips:
                 self._skip_step = True
@@ -233,7 +249,7 @@ class CorrectedOptimizer(Optimizer):
             gradients = dict(zip(graph.sampled, found.gradients, strict=True))
         self._calls.append(call)
         for group, selection, gradient in zip(groups, chosen, before, strict=True):
-            group.add_batch(batch, gradients.get(group), selection, gradient)
+            group.add_batch(batch, gradients.get(group), hessians.get(group), selection, gradient)
         if self._ranks.averages_gradients:
             self._average_gradients(groups)
         for watcher in self.watchers:

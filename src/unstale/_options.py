@@ -82,8 +82,8 @@ DOC = """
         seed: of the choice of samples and batches, of a reservoir or of ``"auto"``.
         memory_limit: the most bytes that a correction may keep between steps, as estimated at the first batch; more
             raises :class:`MemoryError`. Default: half of the free memory of the device.
-        on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of predictions or targets, or an entry of
-            ``.grad`` is not finite; or ``"skip"`` the step and count it.
+        on_nonfinite: ``"raise"`` an error if a loss, a weight, a derivative of loss, prediction or target, or an entry
+            of ``.grad`` is not finite; or ``"skip"`` the step and count it.
         process_group: ranks of ``torch.distributed`` that train this model together; ``backward`` averages their
             gradients. Default (``"auto"``): those of the ``DistributedDataParallel`` that holds the parameters.
             ``None``: this process alone.

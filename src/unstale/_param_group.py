@@ -56,6 +56,7 @@ class ParamGroup:
         self.needs_replay = kind is not None and (kind.needs_replay or bool(settings["refresh"]))
         self.needs_displacement = kind is not None and kind.needs_displacement
         self.needs_batch = self.is_corrected or self.needs_samples
+        self.needs_hessian = settings["second_order"]
         self.plan: corrections.Plan | None = None
         self.expects_first_samples = False  # whose size may change the plan
         self._correction: corrections.Correction | None = None
@@ -145,6 +146,10 @@ class ParamGroup:
             self.plan = state.get("plan") or self._make_plan(samples)
             self._correction = self._build(self.plan)
 
+    def forget_plan(self) -> None:
+        """Let the next batch decide: the one that decided was refused."""
+        self.plan = self._correction = None
+
     def choose(self, state: GroupState, samples: int, call: int) -> corrections.Selection | None:
         """What of the next batch is needed; None if nothing is.
 
@@ -229,6 +234,7 @@ class ParamGroup:
         self,
         batch: EvaluatedBatch,
         gradients: tuple[SampleGradients, ...] | None,
+        hessian: Tensor | None,
         selection: corrections.Selection | None,
         before: Tensor | None,
     ) -> None:
@@ -237,22 +243,24 @@ class ParamGroup:
         Args:
             batch: the batch.
             gradients: its per-sample gradients, if they are needed.
+            hessian: of :meth:`hessian`, if it is needed.
             selection: what the correction has chosen.
             before: what was in ``.grad``, if hooks may have changed what the batch added to it.
         """
         self._factors.append(1.0)
         self._samples += len(batch.prediction)
         if selection is not None and self.needs_batch:
-            self._keep(batch, gradients, selection, before)
+            self._keep(batch, gradients, hessian, selection, before)
 
     def _keep(
         self,
         batch: EvaluatedBatch,
         gradients: tuple[SampleGradients, ...] | None,
+        hessian: Tensor | None,
         selection: corrections.Selection,
         before: Tensor | None,
     ) -> None:
-        whole = self._summed_gradient(batch) if gradients is None else self._linearization(batch, gradients)
+        whole = self._summed_gradient(batch) if gradients is None else self._linearization(batch, gradients, hessian)
         if isinstance(whole, Linearization) and self.expects_first_samples:
             self._check_bytes(whole)
         if before is not None:
@@ -295,9 +303,14 @@ class ParamGroup:
         self._samples = 0
         self._point = self._left = None
 
-    def _linearization(self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...]) -> Linearization:
+    def hessian(self, batch: EvaluatedBatch) -> Tensor:
+        """``Σ_k slope_k ∇²f_k``, ``[n, n]``."""
+        return _hessian(batch, self.params)
+
+    def _linearization(
+        self, batch: EvaluatedBatch, gradients: tuple[SampleGradients, ...], hessian: Tensor | None
+    ) -> Linearization:
         slope, curvature = (x.to(self.params.device, self.params.dtype) for x in (batch.slope, batch.curvature))
-        hessian = _hessian(batch, self.params) if self.settings["second_order"] else None
         if self._followed:
             gradients = split_at(gradients, self.params.size)
         return Linearization(gradients, slope, curvature, hessian, self.joint.size - self.params.size)
@@ -424,7 +437,7 @@ class ParamGroup:
             return self._summed_gradient(batch)
         with self.joint.hooks_disabled():
             found = linearize(trace_batch(batch.prediction, batch.target, batch.columns), [self.joint])
-        return self._linearization(batch, found.gradients[0])
+        return self._linearization(batch, found.gradients[0], self.hessian(batch) if self.needs_hessian else None)
 
 
 def _chosen(batch: Batch, selection: corrections.Selection) -> Batch:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from inspect import signature
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -327,7 +328,7 @@ def _check_words(words: Sequence[str]) -> None:
     if not words:
         raise UserError(f"name a command: {', '.join(commands)}; see `{program} --help`")
     command, *rest = words
-    if command in HELP:
+    if set(HELP) & set(words) or command.startswith("--tyro-"):
         return
     if command not in commands:
         raise UserError(f"{unknown('command', command, commands)} See `{program} --help`.")
@@ -335,9 +336,9 @@ def _check_words(words: Sequence[str]) -> None:
     options = [f"--{p.name}".replace("_", "-") for p in parameters]
     negated = [f"--no-{p.name}".replace("_", "-") for p in parameters if isinstance(p.default, bool)]
     known = {*HELP, *options, *negated}
-    for word in rest:
+    for word in takewhile(lambda word: word != "--", rest):
         option = word.partition("=")[0]
-        if re.match(r"-+[a-zA-Z]", option) and option.replace("_", "-") not in known:
+        if re.match(r"--[a-zA-Z]|-[a-zA-Z]$", option) and option.replace("_", "-") not in known:
             raise UserError(f"{unknown('option', option, options)} See `{program} {command} --help`.")
 
 

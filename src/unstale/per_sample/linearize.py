@@ -132,7 +132,7 @@ def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[Fl
         rows = [_flat_row(group, gradients) for gradients in by_id]
         u = rows[0] if target is None else rows[0] - rows[1]
         pieces.append((Materialized(slice(0, group.size), (rows[0], u)),))
-    return Linearized(pieces, {}, _all_finite([piece.tensors[1] for (piece,) in pieces]))
+    return Linearized(pieces, {}, all_finite([piece.tensors[1] for (piece,) in pieces]))
 
 
 def _flat_row(group: FlatParams, gradients: Mapping[int, Tensor | None]) -> Tensor:
@@ -181,7 +181,7 @@ def linearize(
                     parts[role].append(by_sample(gradients, rows.of(call)))
     jacobians = _Jacobians(batch.roots)
     pieces = [_gradients_of_group(*each, given, jacobians) for each in zip(groups, counts, strict=True)]
-    return Linearized(pieces, irregular, _all_finite(used + jacobians.made), mixed=rows.mixed)
+    return Linearized(pieces, irregular, all_finite(used + jacobians.made + rows.mixings), mixed=rows.mixed)
 
 
 def _columns(batch: TracedBatch, wanted: set[int]) -> list[TracedBatch]:
@@ -400,7 +400,8 @@ def _joined(parts: list[Tensor], group: FlatParams) -> Tensor:
     return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
 
 
-def _all_finite(tensors: list[Tensor]) -> bool:
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Whether all entries are finite, and their sums."""
     # A sum is not finite if a part is not. Half-precision numbers are summed in float32, or they might overflow.
     sums = [x.sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
     return all(math.isfinite(abs(total.item())) for total in sums)

@@ -33,6 +33,7 @@ class RowsOfSamples:
     def __init__(self, like: Tensor) -> None:
         self._like = like
         self._known: dict[tuple[int, int], tuple[Rows, Tensor]] = {}  # the owner is kept so that its id stays its own
+        self.mixings: list[Tensor] = []  # how much samples take of rows that they share, [m, r] each
 
     def of(self, call: OwnedCall) -> Rows:
         key = (id(call.units), id(call.owner))
@@ -48,6 +49,7 @@ class RowsOfSamples:
     def _find(self, units: Units, owner: Tensor) -> Rows:
         mixing = units.mixing()
         if mixing is not None:
+            self.mixings.append(mixing)
             index = owner.clamp(min=0).to(mixing.device)
             return _mixed_rows(mixing[:, index] * (owner >= 0).to(mixing))
         samples, device = len(self._like), self._like.device

@@ -241,36 +241,40 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
 
 
 def explain(parts: Sequence[Part]) -> str:
-    """Describe the answer in a plain sentence: what holds, what does not, what is undecided.
+    """Describe the answer: what holds, what holds in part, what does not hold, what is undecided.
 
     One part of each answer is named, and the others are counted: the page lists all of them below.
 
     >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
-    'A is b (1.1x); it is not so that b is c (2x).'
+    'A is b (1.1x). Does not hold: b is c (2x).'
     """
     by_answer: dict[Answer, list[Part]] = {}
     for part in parts:
         by_answer.setdefault(part.answer, []).append(part)
-    clauses = [
-        f"{beginning}{_first(by_answer[answer])}" for answer, beginning in BEGINNINGS.items() if answer in by_answer
-    ]
-    text = "; ".join(clauses)
-    return f"{text[:1].upper() if text[:1].isascii() else text[:1]}{text[1:]}."
+    return " ".join(
+        f"{prefix}{_first(by_answer[answer])}." for answer, prefix in PREFIXES.items() if answer in by_answer
+    )
 
 
-# How the clause of each answer begins.
-BEGINNINGS: dict[Answer, str] = {
+# What precedes the parts with each answer.
+PREFIXES: dict[Answer, str] = {
     "holds": "",
-    "holds in part": "it is so in part that ",
-    "does not hold": "it is not so that ",
-    "undecided": "it is undecided whether ",
+    "holds in part": "In part: ",
+    "does not hold": "Does not hold: ",
+    "undecided": "Undecided: ",
 }
 
 
 def _first(parts: Sequence[Part]) -> str:
     first, others = parts[0], len(parts) - 1
-    text = f"{first.statement} ({first.brief or first.found})"
+    statement = first.statement if first.answer != "holds" else _capitalized(first.statement)
+    text = f"{statement} ({first.brief or first.found})"
     return f"{text}, and {others} more" if others else text
+
+
+def _capitalized(text: str) -> str:
+    """Return the text with its first letter in upper case, unless that is a symbol such as μ."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def describe_contrast(contrast: Contrast) -> str:
