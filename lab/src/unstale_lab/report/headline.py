@@ -47,4 +47,8 @@ def headline_rows(records: Iterable[Mapping[str, Any]]) -> list[HeadlineRow]:
 def _main_result(record: Mapping[str, Any], reading: Reading) -> str:
     """Return the effect of the first part of the claim; an empty string if it was not measured."""
     verdicts = [v for v in record["verdicts"] if v["reading"] == reading and not v["is_extra"] and v["parts"]]
-    return verdicts[0]["parts"][0]["brief"] if verdicts else ""
+    if not verdicts:
+        return ""
+    first = verdicts[0]
+    limits = ["a reduced scale"] * (first["scale"] != "paper") + ["runs of an earlier version"] * first["is_outdated"]
+    return first["parts"][0]["brief"] + (f" ({', '.join(limits)})" if limits else "")
