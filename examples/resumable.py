@@ -21,6 +21,7 @@ import argparse
 import copy
 import os
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,8 @@ def main(path: Path, steps: int = 3000, lr: float = 0.01, seed: int = 0, save_ev
     if path.exists():
         load(path, training)
         print(f"resumed from {path} at step {training.step_number} of {steps}", flush=True)
+    elif not path.parent.is_dir():
+        raise SystemExit(f"the folder {path.parent} does not exist; make it, or name another file.")
     last_save = time.monotonic()
     while training.step_number < steps:
         training.step()
@@ -174,7 +177,11 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=0.01, help="the learning rate at the start")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=float, default=5.0, metavar="SECONDS")
-    trained = main(**vars(parser.parse_args()))
+    arguments = parser.parse_args()
+    try:
+        trained = main(**vars(arguments))
+    except KeyboardInterrupt:
+        sys.exit(f"interrupted; run the same command again to go on from {arguments.path}, if it was saved")
     with torch.no_grad():
         middle = float(trained.model.eval()(torch.eye(STATES)[STATES // 2]))
     print(f"{trained.step_number} steps; value of the middle state: {middle:.3f}")

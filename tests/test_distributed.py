@@ -86,7 +86,10 @@ def test_states_restore_on_another_number_of_ranks(found, name):
 REASONS = {
     "emptied": ("ValueError: prediction is an empty batch", "RankError: rank 1 stopped with an error"),
     "not_finite": ("FloatingPointError: the loss of this batch is nan", "RankNotFiniteError: rank 1 has a loss"),
-    "derivative_not_finite": ("FloatingPointError: a gradient of this batch", "RankNotFiniteError: rank 1 has a loss"),
+    "derivative_not_finite": (
+        "FloatingPointError: a derivative of this batch",
+        "RankNotFiniteError: rank 1 has a loss",
+    ),
     "mistaken": ("ValueError: prediction and target must have the same", "RankError: rank 1 stopped with an error"),
     "unrelated": ("ValueError: target depends on this optimizer", "RankError: rank 1 stopped with an error"),
 }

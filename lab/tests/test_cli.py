@@ -232,7 +232,8 @@ def refused(call, store):
         ("reproduce --scal=smoke fig3", "unknown option '--scal': did you mean --scale? There are --scale, --device, "),
         ("reproduce -j 2 fig3", "unknown option '-j': did you mean --jobs? There are --scale, --device, "),
         ("data expert --step 9 acrobot", "unknown option '--step': did you mean --steps? There are --path, --seed, "),
-        ("list --out x", "unknown option '--out': did you mean --store? There are --store. See `unstale-lab list "),
+        ("list --out x", "unknown option '--out': did you mean --store? There are --store, --help. See `unstale-lab "),
+        ("reproduce fig3 --hlep", "unknown option '--hlep': did you mean --help? There are --scale, --device, "),
     ],
 )
 def test_an_unknown_command_or_option_is_named(refused, arguments, message):

@@ -34,7 +34,7 @@ from unstale_lab.report.drawing import (
 )
 from unstale_lab.report.forest import forest_rows, position
 from unstale_lab.report.forest_plot import draw_forest
-from unstale_lab.report.headline import headline_rows
+from unstale_lab.report.headline import describe_main_result, headline_rows
 from unstale_lab.report.html import html_report
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.overview import describe_results, describe_tally
@@ -224,6 +224,24 @@ def test_headline_has_the_main_part_of_each_reading():
     assert row.found["code"] == "0.9x"
     [row] = headline_rows(claim_records([replace(own, scale="large", is_outdated=True)]))
     assert row.found["text"].endswith(" (a reduced scale, runs of an earlier version)")
+
+
+def test_main_result_is_a_sentence_once_all_of_it_was_measured():
+    def summary(claim: int, ratio: float | None, reading: str, **more) -> Summary:
+        brief = "μ̂ diverges at every α" if ratio is None else f"{ratio}x"
+        effect = None if ratio is None else Effect("μ̂ / μ", ratio)
+        part = Part("μ̂ has a lower error than μ", "holds", "", effect=effect, brief=brief)
+        own = Verdict(claim, "holds", "x.", (part,), reading=reading)
+        return replace(lab_samples.cost(), name=f"fig{claim}{reading}", claims=(claim,), verdicts=(own,), **more)
+
+    own = [summary(claim, ratio, reading) for claim, ratio, reading in [
+        (3, 0.8, "text"), (3, 0.9, "code"), (4, 1.0, "text"), (4, 0.7, "code"),
+        (16, None, "text"), (16, 0.9, "code"), (17, 0.2, "text"), (17, 0.6, "code"),
+    ]]  # fmt: skip
+    assert "has 0.2x to 1x the error of momentum" in describe_main_result(claim_records(own))
+    assert "in 1 of 8 experiments it diverges" in describe_main_result(claim_records(own))
+    assert describe_main_result(claim_records(own[1:])) == ""
+    assert describe_main_result(claim_records([replace(own[0], scale="quick"), *own[1:]])) == ""
 
 
 # Drawing

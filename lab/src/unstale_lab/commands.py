@@ -339,7 +339,7 @@ def _check_words(words: Sequence[str]) -> None:
     for word in takewhile(lambda word: word != "--", rest):
         option = word.partition("=")[0]
         if re.match(r"--[a-zA-Z]|-[a-zA-Z]$", option) and option.replace("_", "-") not in known:
-            raise UserError(f"{unknown('option', option, options)} See `{program} {command} --help`.")
+            raise UserError(f"{unknown('option', option, [*options, '--help'])} See `{program} {command} --help`.")
 
 
 def _set_data_folder(folder: Path | None) -> None:

@@ -46,6 +46,11 @@ class Summary:
     commit: str = ""
     date: str = ""
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether its verdicts count. A small run may say what it measured instead."""
+        return self.scale == "paper" or not self.measured
+
     def to_json(self) -> str:
         return json_text(asdict(self))
 

@@ -230,7 +230,7 @@ def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", read
 def at_reduced_scale(verdict: Verdict) -> Verdict:
     """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
     parts = tuple(
-        undecided(part, "against the claim, but too small a run to decide") if part.answer == "does not hold" else part
+        undecided(part, "not confirmed; too small a run to decide") if part.answer == "does not hold" else part
         for part in verdict.parts
     )
     answer = combine_parts(parts) if parts else verdict.answer

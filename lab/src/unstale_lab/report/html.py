@@ -68,6 +68,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         forest=forest,
         forest_rows=forest.forest_rows(records),
         glossary=GLOSSARY,
+        has_answers=any(record["verdicts"] for record in records),
         headline=headline,
         headline_rows=headline.headline_rows(records),
         markers=list(MARKERS.values()),

@@ -38,7 +38,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         *map(_escaped, describe_answer(summaries)),
         *_headline(records),
         _escaped(SYMBOLS_NOTE),
-        _claims(records),
+        _claims(records) if any(record["verdicts"] for record in records) else "",
         *_forest(records),
         "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
         "## Figures",
@@ -106,7 +106,7 @@ def _figure(summary: Summary) -> Iterable[str]:
     for table in summary.tables:
         yield f"**{_escaped(table.title)}**"
         yield _table(table.heading, table.rows)
-    for verdict in summary.verdicts:
+    for verdict in summary.verdicts if summary.is_judged else ():
         yield from _verdict(verdict)
     yield f"Outdated: {OUTDATED_NOTE}" if summary.is_outdated else ""
     yield f"Reduced: {_escaped(summary.cut)}" if summary.cut else ""

@@ -8,6 +8,7 @@ from typing import Any
 from ..analysis.formatting import format_duration
 from ..claims.verdict import READING_NAMES, Answer, Reading
 from ..summary import Summary
+from .headline import describe_main_result
 from .tally import claim_records, claims_by_answer
 
 ANSWER_SIGNS: dict[Answer, str] = {
@@ -55,12 +56,12 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
     verdicts = [verdict for record in measured for verdict in record["verdicts"]]
     reduced = {verdict["section"] for verdict in verdicts if verdict["scale"] != "paper"}
     outdated = {verdict["section"] for verdict in verdicts if verdict["is_outdated"]}
-    sentences = [f"Of the paper's {len(records)} claims, {tallies}."]
+    sentences = [describe_main_result(records), f"Of the paper's {len(records)} claims, {tallies}."]
     if reduced:
         sentences.append(f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted.")
     if outdated:
         sentences.append(f"{_count_figures(outdated)} made of runs of an earlier version, which are to be run again.")
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
 
 
 def _count_figures(names: set[str]) -> str:
@@ -69,7 +70,7 @@ def _count_figures(names: set[str]) -> str:
 
 def judged_summaries(summaries: Iterable[Summary]) -> list[Summary]:
     """Leave out small runs that say what they measured instead of an answer to a claim."""
-    return [summary for summary in summaries if summary.scale == "paper" or not summary.measured]
+    return [summary for summary in summaries if summary.is_judged]
 
 
 def describe_answer(summaries: Sequence[Summary]) -> list[str]:
