@@ -73,5 +73,5 @@ FIGURE = Figure(
     panels=panels,
     judge=judge,
     cut="5 seeds and 5,000 steps, to save time.",
-    large_cut=f"5 seeds and 50,000 steps, {GPU_TIME_NOTE}",
+    large_cut=f"5 seeds and 100,000 steps, {GPU_TIME_NOTE}",
 )

@@ -119,5 +119,5 @@ FIGURE = Figure(
     panels=panels,
     judge=judge,
     cut=f"5 seeds and 5,000 steps, and only {', '.join(map(label, QUICK_METHODS))}, to save time.",
-    large_cut=f"5 seeds and 50,000 steps, without {label('adam_oracle')}, {GPU_TIME_NOTE}",
+    large_cut=f"5 seeds and 100,000 steps, without {label('adam_oracle')}, {GPU_TIME_NOTE}",
 )

@@ -30,7 +30,7 @@ MS_PACMAN_GRID = Grid(
         "steps": 500_000,
         "precision": "tf32",
     },
-    large={"seed": seeds(5), "steps": 50_000},
+    large={"seed": seeds(5), "steps": 100_000},
     quick={"steps": 5_000},
     smoke={"width": 2, "batch": 4, "seed": seeds(2), "steps": 10},
 )
