@@ -67,6 +67,9 @@ A_DIVERGES, B_DIVERGES, BOTH_DIVERGE = ["full"], ["momentum"], ["full", "momentu
         (differs, contrast(ratio=1.02, holm=0.2), "does not hold"),
         (differs, contrast(ratio=1.02, holm=0.2, diverging=A_DIVERGES), "holds in part"),
         (differs, contrast(ratio=1.02, holm=0.2, diverging=BOTH_DIVERGE), "does not hold"),
+        (differs, contrast(ratio=1.01), "does not hold"),  # significant, but negligible
+        (differs, contrast(ratio=1 / 1.01), "does not hold"),
+        (differs, contrast(ratio=1 / 1.03), "holds"),
         (differs, contrast(seeds=4), "undecided"),
         (differs, unstable("full"), "holds"),
         (differs, unstable("full", "momentum"), "undecided"),

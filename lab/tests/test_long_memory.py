@@ -13,7 +13,7 @@ from scipy import stats
 
 from unstale_lab import cli
 from unstale_lab.analysis import curves
-from unstale_lab.engine.training import check_settings
+from unstale_lab.engine.settings_check import check_settings
 from unstale_lab.experiment import SCALES, Run
 from unstale_lab.figures import find
 from unstale_lab.figures.long_memory import CONTESTANTS, QUICK_SETTINGS, RATES, SETUPS, STUDY

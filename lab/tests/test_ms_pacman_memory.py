@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unstale_lab.analysis import curves
-from unstale_lab.engine.training import check_settings
+from unstale_lab.engine.settings_check import check_settings
 from unstale_lab.experiment import SCALES, Run
 from unstale_lab.figures import find
 from unstale_lab.figures.ms_pacman_memory import (

@@ -14,7 +14,7 @@ if both do, nothing is decided.
 ratio (geometric mean over seeds) is certainly beyond 1.5, or below its inverse, are counted and reported. "The same",
 "no better" and "does not differ" then hold or fail in part only.
 
-``differs``     holds if a difference is found. Does not hold if the ratio is equivalent to 1. Undecided otherwise.
+``differs``     holds if a difference is found, of 2 % or more. Does not hold if the ratio is equivalent to 1 otherwise.
 ``better``      holds if a difference is found, of 2 % or more (or of a claimed size). Does not hold if the
                 opposite is found, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
                 method claimed to be better diverges at some learning rates, it holds in part.
@@ -53,13 +53,15 @@ from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
 from .verdict import Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
-NEGLIGIBLE = 1.02  # a ratio so close to 1 is no advantage, even if it is significant
+NEGLIGIBLE = 1.02  # a ratio so close to 1 is no difference, even if it is significant
 
 
 def differs(contrast: Contrast, statement: str = "") -> Part:
     """Judge whether the errors of ``a`` and ``b`` differ. That one of them diverges is a difference too."""
     answer: Answer = "undecided"
-    if contrast.is_found or (contrast.comparison is None and contrast.diverging):
+    if contrast.comparison is None:
+        answer = "holds" if contrast.diverging else "undecided"
+    elif contrast.is_found and not 1 / NEGLIGIBLE < contrast.ratio < NEGLIGIBLE:
         answer = "holds"
     elif contrast.is_equivalent():
         answer = "does not hold" if contrast.is_uniform else "holds in part"

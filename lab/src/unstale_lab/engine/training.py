@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
@@ -18,22 +18,21 @@ from unstale.per_sample.gradients import Linearization
 
 from .. import methods, problems
 from ..checkpoint import Checkpoint
-from ..errors import UserError, unknown
 from ..experiment import Run
-from ..precision import PRECISIONS, matmul_precision
+from ..precision import matmul_precision
 from ..records import Record
 from .architectures import build_network
-from .conventions import check_convention, loss_function, oracle_weight_scale, uses_mean_gradients
+from .conventions import loss_function, oracle_weight_scale, uses_mean_gradients
 from .corrections import build_correction, make_plan
 from .data import Feed, Samples, to_device
-from .layers import INITIALIZATIONS
 from .measurements import MEASUREMENTS, ParameterHistory, TrustStatistics
-from .network import ACTIVATIONS, ForwardPass
+from .network import ForwardPass
 from .phase_timer import CORRECTION, PASSES, make_phase_timer
-from .schedules import LR_SCHEDULES, averaging_decay, lr_factor
+from .schedules import averaging_decay, lr_factor
+from .settings_check import check_settings
 from .step_timer import StepTimer
 from .torch_compile import can_compile, compile_once
-from .traces import check_traces, update_trace_
+from .traces import update_trace_
 
 # A run whose mean squared TD error exceeds this has diverged: true values and rewards are of order 1 to 10.
 DIVERGENCE_THRESHOLD = 1e6
@@ -440,62 +439,6 @@ class Training:
             )
             for i, run in enumerate(self.runs[: self.num_requested])
         ]
-
-
-def check_settings(run: Run) -> None:
-    """Check settings that only some values, or some combinations with methods and problems, are defined for.
-
-    Raises:
-        UserError: if one is out of its range, or cannot be combined with the run's method or problem.
-    """
-    check_numbers(run)
-    names: list[tuple[str, str, Iterable[str]]] = [
-        ("method", run.method, methods.METHODS),
-        ("activation", run.activation, ACTIVATIONS),
-        ("precision", run.precision, PRECISIONS),
-        *(("measurement", name, MEASUREMENTS) for name in run.measure),
-    ]
-    for kind, name, known in names:
-        if name not in known:
-            raise unknown(kind, name, known)
-    bootstraps = problems.load(run.problem).bootstraps
-    if not bootstraps and {"drift", "agreement", "batch agreement"} & set(run.measure):
-        raise UserError(f"measure {run.measure}: {run.problem} has no target values that could drift or become stale")
-    method = methods.METHODS[run.method]
-    if "phases" in run.measure and (method.correction == "oracle" or method.second_order):
-        raise UserError(f"measure 'phases': the steps of {run.method} cannot be split into passes and correction")
-    check_convention(run)
-    if run.initialization not in INITIALIZATIONS:
-        raise unknown("initialization", run.initialization, INITIALIZATIONS)
-    if run.lr_schedule not in LR_SCHEDULES:
-        raise unknown("learning-rate schedule", run.lr_schedule, LR_SCHEDULES)
-    if not 0 <= run.weight_average < 1:
-        raise UserError(f"weight_average {run.weight_average}: give a decay of at least 0 and less than 1")
-    check_traces(run)
-
-
-def check_numbers(run: Run) -> None:
-    """Check that numbers are in their ranges.
-
-    Raises:
-        UserError: naming the first one that is not.
-    """
-    layers = set(run.corrected_layers)
-    ranges = {
-        "alpha": (0 < run.alpha < math.inf, "positive"),
-        "beta": (0 <= run.beta < 1, "at least 0 and less than 1"),
-        "rbf_width": (run.rbf_width > 0, "positive"),
-        "corrected_layers": (
-            len(layers) == len(run.corrected_layers) and layers <= set(range(run.layers)),
-            f"different numbers from 0 to {run.layers - 1}",
-        ),
-        "seed": (0 <= run.seed < 2**63, "at least 0 and less than 2^63"),
-        **{name: (getattr(run, name) >= 1, "at least 1") for name in ("batch", "steps", "width", "layers", "n_step")},
-        **{name: (getattr(run, name) >= 0, "at least 0") for name in ("rbf_grid", "horizon", "slots")},
-    }
-    for name, (is_valid, wanted) in ranges.items():
-        if not is_valid:
-            raise UserError(f"{name} {getattr(run, name)}: it must be {wanted}")
 
 
 def count_elements(state: Any) -> int:
