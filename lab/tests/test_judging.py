@@ -291,6 +291,12 @@ def test_verdict_says_which_parts_hold():
     )
 
 
+@pytest.mark.parametrize("rule", [better, worse, differs, equivalent, no_better])
+@pytest.mark.parametrize("lines", [(), ("full",), ("full", "momentum")])
+def test_parts_name_what_diverges(rule, lines):
+    assert rule(contrast(diverging=lines)).unstable == rule(unstable(*lines)).unstable == lines
+
+
 def test_parts_that_hold_if_nothing_differs_do_not_save_a_claim():
     side = replace(part("b", "holds"), is_main=False)
     assert make_verdict(3, [part("a", "does not hold"), side], []).answer == "does not hold"

@@ -290,7 +290,8 @@ def _part(contrast: Contrast, statement: str, answer: Answer) -> Part:
     if contrast.seeds < MIN_SEEDS:
         answer = "undecided"
     effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
-    return Part(statement, answer, _found(contrast), _test(contrast), effect, c, brief=_brief(contrast))
+    unstable = tuple(each.line for each in contrast.instabilities)
+    return Part(statement, answer, _found(contrast), _test(contrast), effect, c, True, _brief(contrast), unstable)
 
 
 def _found(contrast: Contrast) -> str:

@@ -39,6 +39,7 @@ class Part:
     comparison: Comparison | None = None
     is_main: bool = True  # false if it would hold if nothing differed, and says little alone
     brief: str = ""  # ``found`` in few words, for a list of parts: "0.54x at α ≤ 0.1"
+    unstable: tuple[str, ...] = ()  # which of the two that are compared diverge at some learning rates
 
     @property
     def text(self) -> str:

@@ -53,7 +53,7 @@ def describe_main_result(records: Iterable[Mapping[str, Any]]) -> str:
     if not all(parts):
         return ""
     ratios = [part["effect"]["value"] for part in parts if part and part["effect"]]
-    diverging = sum("diverges" in part["brief"] for part in parts if part)
+    diverging = sum("full" in part["unstable"] for part in parts if part)
     return (
         "In TD learning on Mountain Car, Acrobot and Cartpole, the full correction has "
         f"{format_number(min(ratios))}x to {format_number(max(ratios))}x the error of momentum at learning rates at "
