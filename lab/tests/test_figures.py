@@ -222,7 +222,7 @@ def test_methods_share_settings_and_seeds(name, scale):
         ("claim20", {"method": "second_order"}, 40),
         ("claim21", {"method": "full"}, 2 * 5 * 2 * 10),
         ("claim22", {"method": "adam_dense", "network": "small_atari", "steps": 500_000}, 20),
-        ("claim22_time", {"method": "adam_dense", "network": "small_atari", "width": 16}, 5),
+        ("claim22_time", {"method": "adam_dense", "network": "small_atari"}, 5),
         ("claim23", {"batch": 64, "n_step": 5}, 3 * 5),
         ("claim24", {"precision": "float64"}, 12),
         ("claim25", {}, 9),
@@ -797,7 +797,7 @@ def test_fig9_tuned_reports_a_different_choice():
 
 
 def test_fig17_shares_its_runs_with_fig9():
-    for scale in ("smoke", "large", "paper"):
+    for scale in ("smoke", "paper"):  # at the scale "large", figure 9 has no frozen targets
         assert {run.id for run in find("fig17").runs(scale)} <= {run.id for run in find("fig9").runs(scale)}
 
 
@@ -881,8 +881,6 @@ def test_claim23_is_refuted_only_by_long_training(scale, answer):
     assert ("(100,000 steps are too few to decide)" in verdict.parts[0].found) == (scale == "large")
 
 
-def test_claim22_splits_the_time_of_the_paper_s_network_into_backward_passes_and_z():
-    own = phases(1, 3, 1)
-    own["correction"] = lambda run: 1e-3 if run.width == 16 else 9e-3
-    [verdict] = find("claim22_time").judge(records("claim22_time", flat, **own))
+def test_claim22_splits_time_into_backward_passes_and_z():
+    [verdict] = find("claim22_time").judge(records("claim22_time", flat, **phases(1, 3, 1)))
     assert "extra time per step 3 ms, of which 2 ms (67 %) are backward passes and 1 ms are" in verdict.parts[0].found
