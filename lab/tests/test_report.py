@@ -222,8 +222,8 @@ def test_headline_has_the_main_part_of_each_reading():
     assert row.found == {"text": "0.8x; μ̂ diverges at α = 0.5", "code": "the same"}
     [row] = headline_rows(claim_records([replace(own, verdicts=(*own.verdicts, verdict("code", "0.9x")))]))
     assert row.found["code"] == "0.9x"
-    [row] = headline_rows(claim_records([replace(own, scale="large", is_outdated=True)]))
-    assert row.found["text"].endswith(" (a reduced scale, runs of an earlier version)")
+    [row] = headline_rows(claim_records([replace(own, scale="large")]))
+    assert row.found["text"].endswith(" (a reduced scale)")
 
 
 def test_main_result_is_a_sentence_once_all_of_it_was_measured():

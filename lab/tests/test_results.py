@@ -18,8 +18,6 @@ RESULTS = ROOT / "results"
 SUMMARIES = read_summaries(RESULTS)
 # Images and games: at the paper's scale they would take days to weeks on a GPU.
 NOT_AT_PAPER_SCALE = {"fig2", "fig9", "fig9_tuned", "fig17", "claim13", "claim22", "claim23"}
-# Made before the two readings: their grids have changed, and the report says that they are to be run again.
-EARLIER_RUNS = {summary.name for summary in SUMMARIES if summary.is_outdated}
 
 
 def test_scale_of_published_figures():
@@ -28,8 +26,7 @@ def test_scale_of_published_figures():
     for summary in SUMMARIES:
         is_reduced = summary.name in NOT_AT_PAPER_SCALE
         assert summary.scale in (("quick", "large") if is_reduced else ("paper",)) and bool(summary.cut) == is_reduced
-        if summary.name not in EARLIER_RUNS:
-            assert summary.runs == len(FIGURES[summary.name].runs(summary.scale))
+        assert summary.runs == len(FIGURES[summary.name].runs(summary.scale))
 
 
 def test_claims_and_report_match_the_summaries():

@@ -40,7 +40,6 @@ class Summary:
     tables: Sequence[Table] = ()  # of a study
     measured: Sequence[str] = ()  # sentences without verdicts: the answer of a small run
     cut: str = ""
-    is_outdated: bool = False  # the runs are of an earlier version, and are to be made again
     machines: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)  # of the libraries
     commit: str = ""

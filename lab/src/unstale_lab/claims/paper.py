@@ -169,7 +169,7 @@ CLAIMS = (
         "appendix D",
         "MsPacman, small network",
         "The full correction beats Adam on a small network; most of its extra time goes into backward passes, not Z.",
-        ("claim22", "claim22_time"),
+        ("claim22",),
         has_two_readings=False,
     ),
     Claim(

@@ -66,9 +66,7 @@ def _main_result(record: Mapping[str, Any], reading: Reading) -> str:
     verdict = _main_verdict(record, reading)
     if verdict is None:
         return ""
-    limits = ["a reduced scale"] * (verdict["scale"] != "paper")
-    limits += ["runs of an earlier version"] * verdict["is_outdated"]
-    return verdict["parts"][0]["brief"] + (f" ({', '.join(limits)})" if limits else "")
+    return verdict["parts"][0]["brief"] + (" (a reduced scale)" if verdict["scale"] != "paper" else "")
 
 
 def _main_part(record: Mapping[str, Any], reading: Reading) -> Mapping[str, Any] | None:

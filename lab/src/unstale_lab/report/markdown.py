@@ -20,7 +20,6 @@ from .overview import (
     ANSWER_SIGNS,
     COST_HEADING,
     COST_NOTE,
-    OUTDATED_NOTE,
     SYMBOLS_NOTE,
     cost_row,
     describe_answer,
@@ -108,7 +107,6 @@ def _figure(summary: Summary) -> Iterable[str]:
         yield _table(table.heading, table.rows)
     for verdict in summary.verdicts if summary.is_judged else ():
         yield from _verdict(verdict)
-    yield f"Outdated: {OUTDATED_NOTE}" if summary.is_outdated else ""
     yield f"Reduced: {_escaped(summary.cut)}" if summary.cut else ""
     yield f"{'Settings at full scale' if summary.cut else 'Settings'}: {_escaped(summary.settings)}"
     yield f"```sh\n{' '.join(summary.command.split())}\n```"

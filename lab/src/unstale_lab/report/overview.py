@@ -29,7 +29,6 @@ ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
     "not run": ("is not run", "are not run"),
 }
 
-OUTDATED_NOTE = "Runs of an earlier version, whose settings and methods may differ from those below. To be run again."
 SYMBOLS_NOTE = (
     "μ: momentum. μ*: the oracle, which evaluates past batches again. μ̂: the paper's full correction. μ̂ diag: its "
     "diagonal. 0.8x: 0.8 times the error."
@@ -55,12 +54,9 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
     tallies = "; ".join(f"{READING_NAMES[reading]}, {describe_tally(records, reading)}" for reading in readings)
     verdicts = [verdict for record in measured for verdict in record["verdicts"]]
     reduced = {verdict["section"] for verdict in verdicts if verdict["scale"] != "paper"}
-    outdated = {verdict["section"] for verdict in verdicts if verdict["is_outdated"]}
     sentences = [describe_main_result(records), f"Of the paper's {len(records)} claims, {tallies}."]
     if reduced:
         sentences.append(f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted.")
-    if outdated:
-        sentences.append(f"{_count_figures(outdated)} made of runs of an earlier version, which are to be run again.")
     return " ".join(filter(None, sentences))
 
 

@@ -21,7 +21,6 @@ def claim_records(summaries: Iterable[Summary]) -> list[Record]:
     for summary in in_order(summaries):
         for verdict in summary.verdicts:
             source: Record = {"section": summary.name, "scale": summary.scale, "command": summary.command}
-            source |= {"is_outdated": summary.is_outdated}
             found.setdefault(verdict.claim, []).append(asdict(verdict) | source)
     return [_record(claim, found.get(claim.number, [])) for claim in CLAIMS]
 
@@ -47,8 +46,6 @@ def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Recor
     if chosen and missing:
         answers.append("undecided")
         sentences.append(f"Not run: {', '.join(sorted(missing))}.")
-    if any(verdict["is_outdated"] for verdict in chosen):
-        sentences.append("(Runs of an earlier version.)")
     return {
         "answer": combine_answers(answers) if answers else "not run",
         "why": " ".join(sentences),
