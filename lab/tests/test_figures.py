@@ -760,7 +760,7 @@ def test_fig9_tuned_compares_at_the_chosen_learning_rates():
     assert {r.run.method: r.run.alpha for r in own if r.run.seed < 100} == TUNED == best_rates(own)
     returns, truth, _ = find("fig9_tuned").judge(own)
     for verdict in (returns, truth):
-        assert "Each method has the learning rate that the search chose at β 0.9: Adam 0.0004" in verdict.notes
+        assert "Each method has the learning rate that the search chose at β 0.9: Adam 0.0002" in verdict.notes
         assert "may lie outside" not in verdict.notes
         assert verdict.runs == 40  # the search is no part of what is compared
 
@@ -787,7 +787,7 @@ def test_fig9_tuned_reports_a_different_choice():
     own = records("fig9_tuned", error, "paper")
     assert best_rates(own) == dict.fromkeys(TUNED, 8e-4) | {"adam": 1e-4}
     _, truth, _ = find("fig9_tuned").judge(own)
-    assert "compared at the learning rates Adam 0.0004, " in truth.notes
+    assert "compared at the learning rates Adam 0.0002, " in truth.notes
     assert "but the search chose Adam 0.0001, " in truth.notes
     assert "The best rate of Adam is at an end of the range tried and may lie outside." in truth.notes
 
