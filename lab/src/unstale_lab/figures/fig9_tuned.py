@@ -100,13 +100,13 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge as in figure 9."""
     selected, chosen = tuned_records(records), _describe_choice(records)
-    more = describe_window_correction(selected) if _is_measured(selected) else _describe_largest_rate(records)
+    window_notes = describe_window_correction(selected) if _is_measured(selected) else chosen
     return [
         judge_against_adam(selected, curve, pair, notes, f"{scope}, {TUNED_SUFFIX}")
         for curve, pair, notes, scope in (
             (RETURNS, PAPER_PAIR, f"{chosen} {RETURNS_NOISE_NOTE}", REFERENCE_NAMES[RETURNS]),
-            (TRUTH, PAPER_PAIR, chosen, REFERENCE_NAMES[TRUTH]),
-            (TRUTH, WINDOW_PAIR, more, WINDOW_SCOPE),
+            (TRUTH, PAPER_PAIR, f"{chosen} {_describe_search(records)}", REFERENCE_NAMES[TRUTH]),
+            (TRUTH, WINDOW_PAIR, window_notes, WINDOW_SCOPE),
         )
     ]
 
@@ -115,13 +115,17 @@ def _is_measured(records: Sequence[Record]) -> bool:
     return all("drift" in record.curves for record in records)
 
 
-def _describe_largest_rate(records: Sequence[Record]) -> str:
-    """Describe errors at the largest learning rate, where methods differ most."""
+def _describe_search(records: Sequence[Record]) -> str:
+    """Describe errors at each learning rate of the search, where methods differ in nothing but the correction."""
     searched = search_records(records)
-    rate = max(record.run.alpha for record in searched)
-    return describe_iqm(
-        final_errors_by_method(select(searched, alpha=rate), TRUTH), f"In the search, at α {format_number(rate)} (IQM)"
-    ) + _selection_bias_note(records)
+    rates = sorted({record.run.alpha for record in searched})
+    return " ".join(
+        describe_iqm(
+            final_errors_by_method(select(searched, alpha=rate), TRUTH),
+            f"In the search, at α {format_number(rate)} and β {BETA} (IQM)",
+        )
+        for rate in rates
+    )
 
 
 def _describe_choice(records: Sequence[Record]) -> str:
