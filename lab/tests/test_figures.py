@@ -775,7 +775,8 @@ def test_fig9_tuned_search_alone_decides_nothing(scale):
     verdicts = find("fig9_tuned").judge(own)
     assert [(verdict.answer, verdict.runs) for verdict in verdicts] == [("undecided", 4)] * 3
     assert all("The compared runs are those of the search" in verdict.notes for verdict in verdicts)
-    assert "In the search, at α 0.0016 and β 0.9 (IQM): Adam" in verdicts[1].notes
+    assert "Errors in the search, at equal α and β 0.9 (IQM): α 0.0001: Adam " in verdicts[1].notes
+    assert " α 0.0016: Adam " in verdicts[1].notes
     titles = [panel.title for panel in find("fig9_tuned").panels(own)]
     assert "learning-rate search, final error" in titles and "drift" not in titles  # which was not measured
 

@@ -119,13 +119,11 @@ def _describe_search(records: Sequence[Record]) -> str:
     """Describe errors at each learning rate of the search, where methods differ in nothing but the correction."""
     searched = search_records(records)
     rates = sorted({record.run.alpha for record in searched})
-    return " ".join(
-        describe_iqm(
-            final_errors_by_method(select(searched, alpha=rate), TRUTH),
-            f"In the search, at α {format_number(rate)} and β {BETA} (IQM)",
-        )
+    texts = [
+        describe_iqm(final_errors_by_method(select(searched, alpha=rate), TRUTH), f"α {format_number(rate)}")
         for rate in rates
-    )
+    ]
+    return f"Errors in the search, at equal α and β {BETA} (IQM): {' '.join(texts)}"
 
 
 def _describe_choice(records: Sequence[Record]) -> str:

@@ -74,7 +74,7 @@ def union(*grids: Grid) -> Callable[[Scale], list[Run]]:
 
 
 # Why some figures are published below the paper's scale.
-GPU_TIME_NOTE = "because all image and Atari figures together had half an hour of GPU time."
+GPU_TIME_NOTE = "to save GPU time."
 
 SMOKE_SIZES = {"width": 4, "batch": 4, "seed": seeds(2), "steps": 50}
 
