@@ -24,6 +24,11 @@ def label(line: str) -> str:
     return METHODS[line].label if line in METHODS else line
 
 
+def capitalized(text: str) -> str:
+    """Return the text with its first letter in upper case, unless that is a symbol such as μ."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
 def format_number(value: float | None) -> str:
     """Format with three significant digits.
 

@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.curves import mean
-from ..analysis.formatting import format_estimate, format_number, format_p_value, format_ratio, label
+from ..analysis.formatting import capitalized, format_estimate, format_number, format_p_value, format_ratio, label
 from ..analysis.statistics import Array, bootstrap, iqm
 from ..records import Record
 from . import contrast as contrasts
@@ -245,7 +245,8 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
 def explain(parts: Sequence[Part]) -> str:
     """Describe the answer: what holds, what holds in part, what does not hold, what is undecided.
 
-    One part of each answer is named, and the others are counted: the page lists all of them below.
+    One part of each answer is named, and the others are counted: the page lists all of them below. A claim that does
+    not hold is described by what does not hold alone.
 
     >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
     'A is b (1.1x). Does not hold: b is c (2x).'
@@ -253,6 +254,8 @@ def explain(parts: Sequence[Part]) -> str:
     by_answer: dict[Answer, list[Part]] = {}
     for part in parts:
         by_answer.setdefault(part.answer, []).append(part)
+    if combine_parts(parts) == "does not hold":
+        by_answer = {"does not hold": by_answer["does not hold"]}
     return " ".join(
         f"{prefix}{_first(by_answer[answer])}." for answer, prefix in PREFIXES.items() if answer in by_answer
     )
@@ -269,14 +272,9 @@ PREFIXES: dict[Answer, str] = {
 
 def _first(parts: Sequence[Part]) -> str:
     first, others = parts[0], len(parts) - 1
-    statement = first.statement if first.answer != "holds" else _capitalized(first.statement)
+    statement = first.statement if first.answer != "holds" else capitalized(first.statement)
     text = f"{statement} ({first.brief or first.found})"
     return f"{text}, and {others} more" if others else text
-
-
-def _capitalized(text: str) -> str:
-    """Return the text with its first letter in upper case, unless that is a symbol such as μ."""
-    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def describe_contrast(contrast: Contrast) -> str:

@@ -57,7 +57,7 @@ def describe_main_result(records: Iterable[Mapping[str, Any]]) -> str:
     return (
         "In TD learning on Mountain Car, Acrobot and Cartpole, the full correction has "
         f"{format_number(min(ratios))}x to {format_number(max(ratios))}x the error of momentum at learning rates at "
-        f"which it is stable; in {diverging} of {len(parts)} experiments it diverges at larger ones, or at all."
+        f"which it is stable; in {diverging} of {len(parts)} experiments it diverges at some or all of the paper's."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..analysis.formatting import MISSING, format_number, format_p, label
+from ..analysis.formatting import MISSING, capitalized, format_number, format_p, label
 from ..analysis.panels import Panel
 from ..analysis.statistics import Comparison
 from ..claims.deviations import DEVIATIONS
@@ -80,7 +80,7 @@ def _claim_row(record: Mapping[str, Any]) -> list[str]:
         f"{record['subject']}: {record['statement']}",
         record["where"],
         *answers,
-        " ".join(f"{_capitalized(READING_NAMES[r.reading])}: {r.why}" if r.reading else r.why for r in rows),
+        " ".join(f"{capitalized(READING_NAMES[r.reading])}: {r.why}" if r.reading else r.why for r in rows),
         ", ".join(f"[{section}](#{section})" for section in sections) or MISSING,
     ]
 
@@ -167,10 +167,6 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return _escaped(text).replace("|", r"\|").replace("\n", " ").strip()
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _escaped(text: str) -> str:

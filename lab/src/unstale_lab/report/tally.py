@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..analysis.formatting import capitalized
 from ..claims.judging import combine_answers
 from ..claims.paper import CLAIMS, Claim
 from ..claims.verdict import ANSWERS, READINGS, Answer, Reading
@@ -41,7 +42,9 @@ def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Recor
         own = [v for v in judged if v["scope"] == scope and v["reading"] == reading]
         chosen += own or [v for v in judged if v["scope"] == scope and v["reading"] == "text"]
     answers: list[Answer] = [verdict["answer"] for verdict in chosen]
-    sentences = [f"{v['scope']}: {v['why']}" if v["scope"] and len(chosen) > 1 else v["why"] for v in chosen]
+    sentences = [
+        f"{capitalized(v['scope'])}: {v['why']}" if v["scope"] and len(chosen) > 1 else v["why"] for v in chosen
+    ]
     missing = set(claim.figures) - {verdict["section"] for verdict in chosen}
     if chosen and missing:
         answers.append("undecided")
