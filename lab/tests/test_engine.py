@@ -312,7 +312,7 @@ def test_changing_settings_resume_from_a_checkpoint(run, tmp_path, monkeypatch):
         (dict(rbf_grid=3, problem="acrobot"), "rbf_grid 3 needs .* a problem with 2 inputs; .* acrobot has 6"),
         (dict(rbf_grid=3, network="svhn"), "rbf_grid 3 needs network='mlp'"),
         (dict(lr_schedule="lienar"), "unknown learning-rate schedule 'lienar': did you mean linear"),
-        (dict(weight_average=1.0), "weight_average 1.0: give a decay of at least 0 and less than 1"),
+        (dict(weight_average=1.0), "weight_average 1.0: it must be at least 0 and less than 1"),
         (dict(trace_decay=1.5), "trace_decay 1.5: give a number from 0 to 1"),
         (dict(trace_decay=0.9, batch=2), "trace_decay 0.9 needs batch 1 and n_step 1, got 2 and 1"),
         (dict(trace_decay=0.9, n_step=3), "trace_decay 0.9 needs batch 1 and n_step 1, got 1 and 3"),

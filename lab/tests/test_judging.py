@@ -67,6 +67,8 @@ A_DIVERGES, B_DIVERGES, BOTH_DIVERGE = ["full"], ["momentum"], ["full", "momentu
         (differs, contrast(ratio=1.02, holm=0.2), "does not hold"),
         (differs, contrast(ratio=1.02, holm=0.2, diverging=A_DIVERGES), "holds in part"),
         (differs, contrast(ratio=1.02, holm=0.2, diverging=BOTH_DIVERGE), "does not hold"),
+        (differs, contrast(holm=0.2, diverging=A_DIVERGES), "holds in part"),
+        (differs, contrast(holm=0.2, diverging=BOTH_DIVERGE), "undecided"),
         (differs, contrast(ratio=1.01), "does not hold"),  # significant, but negligible
         (differs, contrast(ratio=1 / 1.01), "does not hold"),
         (differs, contrast(ratio=1 / 1.03), "holds"),
@@ -85,6 +87,10 @@ A_DIVERGES, B_DIVERGES, BOTH_DIVERGE = ["full"], ["momentum"], ["full", "momentu
         (better, contrast(diverging=BOTH_DIVERGE), "holds in part"),
         (better, contrast(diverging=B_DIVERGES), "holds"),
         (better, contrast(ratio=1.3, diverging=A_DIVERGES), "does not hold"),
+        (better, contrast(ratio=1.3, diverging=B_DIVERGES), "does not hold"),
+        (better, contrast(ratio=1.01, holm=0.2, diverging=B_DIVERGES), "holds in part"),  # as good, and more stable
+        (better, contrast(ratio=1.01, holm=0.2, diverging=A_DIVERGES), "does not hold"),
+        (better, contrast(ratio=1.01, holm=0.2, diverging=BOTH_DIVERGE), "does not hold"),
         (better, unstable("full"), "does not hold"),
         (better, unstable("momentum"), "holds"),
         (better, unstable("full", "momentum"), "undecided"),
@@ -333,6 +339,9 @@ def test_explanation_of_one_answer():
         explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")])
         == "Does not hold: a (1.03x)."
     )
+    # A part that would hold if nothing differed is not named beside a main part that does not.
+    side = replace(part("b", "holds"), is_main=False)
+    assert explain([part("a", "does not hold"), side]) == "Does not hold: a (a was measured)."
 
 
 def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
@@ -345,6 +354,8 @@ def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Does not hold" not in mixed.why
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
+    without_parts = at_reduced_scale(Verdict(3, "does not hold", "It is not."))
+    assert (without_parts.answer, without_parts.why) == ("undecided", "Too small a run to decide: It is not.")
 
 
 def test_undecided_names_the_reason():

@@ -16,7 +16,6 @@ from unstale_lab.analysis.statistics import (
     bootstrap,
     clip_errors,
     compare,
-    compare_all,
     divergence_rate,
     holm,
     iqm,
@@ -300,6 +299,17 @@ def test_bootstrap_coverage():
     assert 0.86 < covered / 300 < 0.97
 
 
+def test_coverage_of_ratios_with_five_seeds():
+    """Intervals of few seeds are too narrow, as docs/laboratory.md says: 89 % instead of 95 %."""
+    draw = np.random.default_rng(0)
+    covered = 0
+    for trial in range(400):
+        a, b = np.exp(0.3 * draw.normal(size=(2, 1, 5)))
+        low, high = bootstrap(typical_ratio, a, b, resamples=200, seed=trial)
+        covered += low <= 1 <= high
+    assert 0.84 < covered / 400 < 0.94
+
+
 def test_bootstrap_requires_paired_arrays():
     with pytest.raises(ValueError, match="different shapes"):
         bootstrap(typical_ratio, np.ones((2, 3)), np.ones((2, 4)))
@@ -383,20 +393,6 @@ def test_divergences_increase_the_effect():
     assert diverging.diverged_a == 18
     assert diverging.improvement < sound.improvement
     assert diverging.ratio > 1 > sound.ratio
-
-
-def test_compare_all_corrects_over_its_pairs():
-    a, b = paired_samples(7)
-    errors = {"a": a, "b": b, "c": 0.8 * np.sqrt(a * b)}
-    found = compare_all(errors, resamples=20)
-    assert [(c.a, c.b) for c in found] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [c.p_holm for c in found] == pytest.approx(
-        holm([paired_t_test(errors[c.a], errors[c.b]) for c in found]), abs=0
-    )
-    least = min(found, key=lambda c: c.p_paired)
-    (alone,) = compare_all(errors, [(least.b, least.a)], resamples=20)
-    assert alone == compare(least.b, errors[least.b], least.a, errors[least.a], resamples=20)
-    assert least.p_holm == pytest.approx(3 * alone.p_holm, abs=0)  # the smallest of three p-values counts three times
 
 
 @pytest.mark.parametrize(

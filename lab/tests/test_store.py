@@ -627,11 +627,12 @@ def test_commit_of_a_checkout(tmp_path, monkeypatch):
 
     def commit():
         provenance.commit.cache_clear()
-        return provenance.commit(package)
+        return provenance.commit((package, laboratory))
 
-    package = tmp_path / "src"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
+    package, laboratory = tmp_path / "src", tmp_path / "lab"
+    for folder in (package, laboratory):
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
     assert commit() == ""  # no checkout
     git(tmp_path, "init", "-q")
     (tmp_path / "README").write_text("")
@@ -640,10 +641,16 @@ def test_commit_of_a_checkout(tmp_path, monkeypatch):
     assert commit() == ""  # not part of it
     git(tmp_path, "add", "src")
     git(tmp_path, "commit", "-qm", "with the package")
+    assert commit() == ""  # one of the two is not part of it
+    git(tmp_path, "add", "lab")
+    git(tmp_path, "commit", "-qm", "with both")
     head = git(tmp_path, "rev-parse", "HEAD")[:12]
     assert commit() == head
     (tmp_path / "README").write_text("results, perhaps")
     assert commit() == head
-    (package / "__init__.py").write_text("pass")
-    assert commit() == head + "+changes"
+    for folder in (package, laboratory):
+        (folder / "__init__.py").write_text("pass")
+        assert commit() == head + "+changes"
+        (folder / "__init__.py").write_text("")
+    assert commit() == head
     provenance.commit.cache_clear()

@@ -12,7 +12,7 @@ import unstale
 
 from .processes import usable_cores
 
-PACKAGE = Path(unstale.__file__).parent
+PACKAGES = Path(unstale.__file__).parent, Path(__file__).parent
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -24,7 +24,7 @@ def provenance(device: str) -> dict[str, str]:
         "python_version": platform.python_version(),
         "machine": machine(),
         "device": device,
-        "commit": commit(PACKAGE),
+        "commit": commit(PACKAGES),
         "data": "",  # the fingerprint of data files, for problems that read some
     }
 
@@ -39,17 +39,19 @@ def machine() -> str:
 
 
 @cache
-def commit(package: Path) -> str:
-    """The commit of the package's checkout, with ``+changes`` if its files differ from it.
+def commit(packages: tuple[Path, ...]) -> str:
+    """The commit of the packages' checkout, with ``+changes`` if their files differ from it.
 
-    Empty if the package is not part of a checkout, for example if it is installed inside one of another project.
+    Empty if a package is not part of a checkout, for example if it is installed inside one of another project.
     """
     try:
-        _git(package, "ls-files", "--error-unmatch", "__init__.py")
-        head = _git(package, "rev-parse", "--short=12", "HEAD")
-        return head + ("+changes" if _git(package, "status", "--porcelain", "--", ".") else "")
+        for package in packages:
+            _git(package, "ls-files", "--error-unmatch", "__init__.py")
+        heads = dict.fromkeys(_git(package, "rev-parse", "--short=12", "HEAD") for package in packages)
+        is_changed = any(_git(package, "status", "--porcelain", "--", ".") for package in packages)
     except (OSError, subprocess.SubprocessError):
         return ""
+    return " and ".join(heads) + ("+changes" if is_changed else "")
 
 
 def _git(folder: Path, *arguments: str) -> str:

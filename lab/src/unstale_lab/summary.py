@@ -168,8 +168,8 @@ def _verdict(own: dict[str, Any]) -> Verdict:
 
 def _part(own: dict[str, Any]) -> Part:
     effect, comparison = own["effect"], own["comparison"]
-    own |= {"effect": effect and _effect(effect), "comparison": comparison and _comparison(comparison)}
-    return Part(**own | {"unstable": tuple(own.get("unstable", ()))})
+    read = {"effect": effect and _effect(effect), "comparison": comparison and _comparison(comparison)}
+    return Part(**own | read | {"unstable": tuple(own["unstable"])})
 
 
 def _effect(own: dict[str, Any]) -> Effect:

@@ -19,9 +19,8 @@ exception to both rules, because it is the paper's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -98,20 +97,6 @@ def compare(
         diverged_a=int(np.isinf(a).sum()),
         diverged_b=int(np.isinf(b).sum()),
     )
-
-
-def compare_all(
-    errors: Mapping[str, ArrayLike],
-    pairs: Iterable[tuple[str, str]] | None = None,
-    worst_error: float = math.inf,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> list[Comparison]:
-    """Compare pairs of methods, by default every pair, with Holm's correction over all of them."""
-    chosen = combinations(errors, 2) if pairs is None else pairs
-    found = [compare(a, errors[a], b, errors[b], worst_error, resamples, seed) for a, b in chosen]
-    corrected = holm([comparison.p_paired for comparison in found])
-    return [replace(comparison, p_holm=p) for comparison, p in zip(found, corrected, strict=True)]
 
 
 def clip_errors(errors: ArrayLike, worst_error: float) -> Array:

@@ -14,10 +14,13 @@ if both do, nothing is decided.
 ratio (geometric mean over seeds) is certainly beyond 1.5, or below its inverse, are counted and reported. "The same",
 "no better" and "does not differ" then hold or fail in part only.
 
-``differs``     holds if a difference is found, of 2 % or more. Does not hold if the ratio is equivalent to 1 otherwise.
+``differs``     holds if a difference of 2 % or more is found, or if one of the two diverges at every learning rate and
+                the other at none. Otherwise holds in part if only one diverges at some learning rate, or if there are
+                exceptions; does not hold if the ratio is equivalent to 1 without any.
 ``better``      holds if a difference is found, of 2 % or more (or of a claimed size). Does not hold if the
-                opposite is found, if the ratio is equivalent to 1, or if its interval excludes the claimed size. If the
-                method claimed to be better diverges at some learning rates, it holds in part.
+                opposite is found, if the ratio is equivalent to 1, or if its interval excludes the claimed size. Holds
+                in part if the method claimed to be better diverges at some learning rates, or if the errors are
+                equivalent and only the other one diverges at some.
 ``worse``       the opposite of ``better``.
 ``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
                 significant. Does not hold if the interval lies outside. Holds in part if one of the two diverges at
@@ -53,7 +56,7 @@ from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
 from .verdict import Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
-NEGLIGIBLE = 1.02  # a ratio so close to 1 is no difference, even if it is significant
+MIN_RELEVANT_RATIO = 1.02  # a ratio closer to 1 is no difference, even if it is significant
 
 
 def differs(contrast: Contrast, statement: str = "") -> Part:
@@ -61,8 +64,10 @@ def differs(contrast: Contrast, statement: str = "") -> Part:
     answer: Answer = "undecided"
     if contrast.comparison is None:
         answer = "holds" if contrast.diverging else "undecided"
-    elif contrast.is_found and not 1 / NEGLIGIBLE < contrast.ratio < NEGLIGIBLE:
+    elif contrast.is_found and not 1 / MIN_RELEVANT_RATIO < contrast.ratio < MIN_RELEVANT_RATIO:
         answer = "holds"
+    elif not contrast.is_equally_stable:
+        answer = "holds in part"
     elif contrast.is_equivalent():
         answer = "does not hold" if contrast.is_uniform else "holds in part"
     return _part(contrast, statement or f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
@@ -74,8 +79,10 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
     if contrast.comparison is None:
         if contrast.diverging:
             answer = "holds" if contrast.diverging == contrast.b else "does not hold"
-    elif contrast.is_found and contrast.ratio <= min(max_ratio, 1 / NEGLIGIBLE):
+    elif contrast.is_found and contrast.ratio <= min(max_ratio, 1 / MIN_RELEVANT_RATIO):
         answer = "holds in part" if contrast.diverges(contrast.a) else "holds"
+    elif contrast.is_equivalent() and contrast.diverging == contrast.b:
+        answer = "holds in part"
     elif (
         (contrast.is_found and contrast.ratio > 1)
         or contrast.is_equivalent()
@@ -237,6 +244,8 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
     )
     answer = combine_parts(parts) if parts else verdict.answer
     why = verdict.why if parts == verdict.parts else explain(parts)
+    if answer == "does not hold":  # without parts
+        answer, why = "undecided", f"Too small a run to decide: {why}"
     if answer == "holds":
         answer, why = "holds in part", f"At a reduced scale: {why}"
     return replace(verdict, answer=answer, parts=parts, why=why)
@@ -289,7 +298,9 @@ def _part(contrast: Contrast, statement: str, answer: Answer) -> Part:
         answer = "undecided"
     effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
     unstable = tuple(each.line for each in contrast.instabilities)
-    return Part(statement, answer, _found(contrast), _test(contrast), effect, c, True, _brief(contrast), unstable)
+    return Part(
+        statement, answer, _found(contrast), _test(contrast), effect, c, brief=_brief(contrast), unstable=unstable
+    )
 
 
 def _found(contrast: Contrast) -> str:

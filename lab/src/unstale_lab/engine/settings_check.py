@@ -28,6 +28,8 @@ def check_settings(run: Run) -> None:
         ("method", run.method, methods.METHODS),
         ("activation", run.activation, ACTIVATIONS),
         ("precision", run.precision, PRECISIONS),
+        ("initialization", run.initialization, INITIALIZATIONS),
+        ("learning-rate schedule", run.lr_schedule, LR_SCHEDULES),
         *(("measurement", name, MEASUREMENTS) for name in run.measure),
     ]
     for kind, name, known in names:
@@ -40,12 +42,6 @@ def check_settings(run: Run) -> None:
     if "phases" in run.measure and (method.correction == "oracle" or method.second_order):
         raise UserError(f"measure 'phases': the steps of {run.method} cannot be split into passes and correction")
     check_convention(run)
-    if run.initialization not in INITIALIZATIONS:
-        raise unknown("initialization", run.initialization, INITIALIZATIONS)
-    if run.lr_schedule not in LR_SCHEDULES:
-        raise unknown("learning-rate schedule", run.lr_schedule, LR_SCHEDULES)
-    if not 0 <= run.weight_average < 1:
-        raise UserError(f"weight_average {run.weight_average}: give a decay of at least 0 and less than 1")
     check_traces(run)
 
 
@@ -59,6 +55,7 @@ def _check_numbers(run: Run) -> None:
     ranges = {
         "alpha": (0 < run.alpha < math.inf, "positive"),
         "beta": (0 <= run.beta < 1, "at least 0 and less than 1"),
+        "weight_average": (0 <= run.weight_average < 1, "at least 0 and less than 1"),
         "rbf_width": (run.rbf_width > 0, "positive"),
         "corrected_layers": (
             len(layers) == len(run.corrected_layers) and layers <= set(range(run.layers)),

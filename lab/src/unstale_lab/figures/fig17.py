@@ -30,7 +30,7 @@ MIN_STEPS_TO_JUDGE = 200_000  # the paper sees frozen targets ahead only "after 
 
 
 def runs(scale: Scale) -> list[Run]:
-    """Return runs of figure 9, so that both can share them, unless the scale is large."""
+    """Return runs in the settings of figure 9. At the scales "smoke" and "paper" both figures share them."""
     return runs_in_paper_settings(GRID, scale, METHODS)
 
 

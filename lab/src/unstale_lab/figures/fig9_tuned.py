@@ -17,6 +17,7 @@ from ..records import Record
 from .figure import Figure
 from .shared.grids import GPU_TIME_NOTE
 from .shared.pacman import (
+    JUDGED_METHODS,
     MEASURED_GRID,
     MS_PACMAN_GRID,
     PAPER_PAIR,
@@ -47,13 +48,15 @@ TUNED = {
     "adam_diagonal": 2e-4,
     "adam_frozen": 2e-4,
 }
-JUDGED_METHODS = ["adam", "adam_diagonal_literal", "adam_window"]
 SEARCH_GRID = MS_PACMAN_GRID.vary(
     paper={"method": list(TUNED), "beta": BETA, "alpha": RATES, "seed": TUNING_SEEDS, "steps": 20_000},
-    large={"method": JUDGED_METHODS, "steps": 5_000},
+    large={"method": list(JUDGED_METHODS), "steps": 5_000},
     smoke={"alpha": RATES[:2], "steps": 10},
 )
 TUNED_SUFFIX = "learning rates tuned"
+SEARCH_ALONE_NOTE = (
+    " The compared runs are those of the search (2 seeds): selection bias favours every method, and nothing is decided."
+)
 
 
 def runs(scale: Scale) -> list[Run]:
@@ -128,8 +131,8 @@ def _describe_search(records: Sequence[Record]) -> str:
 
 def _describe_choice(records: Sequence[Record]) -> str:
     """Say whether ``TUNED`` is what the search chose, and whether the best rate may lie outside the range tried."""
-    found = best_rates(records)
-    if found.items() <= TUNED.items():
+    found, is_search_alone = best_rates(records), not without(records, seed=TUNING_SEEDS)
+    if is_search_alone or found == TUNED:
         chosen = f"Each method has the learning rate that the search chose at β {BETA}: {_rates(found)}."
     else:
         chosen = (
@@ -138,16 +141,7 @@ def _describe_choice(records: Sequence[Record]) -> str:
     tried = {record.run.alpha for record in search_records(records)}
     at_range_end = [label(method) for method, rate in found.items() if rate in (min(tried), max(tried))]
     beyond = f" The best rate of {' and '.join(at_range_end)} is at an end of the range tried and may lie outside."
-    return chosen + (beyond if at_range_end else "") + _selection_bias_note(records)
-
-
-def _selection_bias_note(records: Sequence[Record]) -> str:
-    if without(records, seed=TUNING_SEEDS):
-        return ""
-    return (
-        " The compared runs are those of the search (2 seeds): selection bias favours every method, and nothing is "
-        "decided."
-    )
+    return chosen + (beyond if at_range_end else "") + (SEARCH_ALONE_NOTE if is_search_alone else "")
 
 
 def _rates(rates: Mapping[str, float]) -> str:

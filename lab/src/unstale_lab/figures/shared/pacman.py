@@ -46,6 +46,7 @@ RETURNS_NOISE_NOTE = "Sampled returns are noisy: no network can get below their 
 PAPER_PAIR = ("adam_diagonal_literal", "adam")
 WINDOW_PAIR = ("adam_window", "adam")  # too expensive for the paper
 WINDOW_SCOPE = "beyond the paper: full correction (window)"
+JUDGED_METHODS = ("adam", "adam_diagonal_literal", "adam_window")
 
 
 def clip_to_resolution(records: Sequence[Record]) -> list[Record]:
