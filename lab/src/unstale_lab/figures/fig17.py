@@ -18,9 +18,10 @@ from .shared.grids import GPU_TIME_NOTE
 from .shared.pacman import (
     MEASURED_GRID,
     REFERENCE_NAMES,
+    RETURNS,
     TRUTH,
     clip_to_resolution,
-    error_panels,
+    error_panel,
     final_errors_by_method,
 )
 
@@ -35,7 +36,9 @@ def runs(scale: Scale) -> list[Run]:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    return error_panels(clip_to_resolution(records))
+    """Return the paper's panel, against sampled returns, then errors against true values."""
+    clipped = clip_to_resolution(records)
+    return [error_panel(clipped, RETURNS, "Figure 17"), error_panel(clipped, TRUTH, REFERENCE_NAMES[TRUTH])]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:

@@ -27,6 +27,7 @@ from .shared.pacman import (
     clip_to_resolution,
     compare_by_seed,
     describe_window_correction,
+    error_panel,
     error_panels,
     judge_against_adam,
     late_means,
@@ -65,8 +66,10 @@ def runs(scale: Scale) -> list[Run]:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
+    """Return the paper's panel, then all methods and measurements."""
     clipped = clip_to_resolution(records)
-    return [*error_panels(clipped), *measurement_panels(clipped)]
+    papers = error_panel(select(clipped, method=list(PAPER_PAIR)), RETURNS, "Figure 9")
+    return [papers, *error_panels(clipped), *measurement_panels(clipped)]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:

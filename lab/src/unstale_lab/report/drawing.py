@@ -139,8 +139,13 @@ def shows_divergences(panel: Panel, series: Series) -> bool:
 
     Over a hyper-parameter the share differs from point to point; the legend has the total.
     """
-    is_over_time = panel.x_label.startswith(("steps", "samples", "seconds", "environment"))
-    return is_over_time and panel.y_label != DIVERGENCE_LABEL and series.diverged > MIN_LABELLED_SHARE * series.runs
+    is_shown = is_over_time(panel) and panel.y_label != DIVERGENCE_LABEL
+    return is_shown and series.diverged > MIN_LABELLED_SHARE * series.runs
+
+
+def is_over_time(panel: Panel) -> bool:
+    """Return whether lines are learning curves, not errors over a hyper-parameter."""
+    return panel.x_label.startswith(("steps", "samples", "seconds", "environment"))
 
 
 def divergence_share(series: Series) -> str:
@@ -162,6 +167,12 @@ def panel_note(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     legend_notes = (entries[entry_index(series, entries)].note for series in panel.series)
     pairs = zip(panel.series, legend_notes, strict=True)
     return "; ".join(f"{series_label(s)}: {divergence_note(s)}" for s, note in pairs if s.diverged and not note)
+
+
+def describe_note(panel: Panel, entries: Sequence[LegendEntry]) -> str:
+    """Describe what lines do not show: those that are not drawn, and diverged runs over a hyper-parameter."""
+    diverged = "" if is_over_time(panel) or panel.y_label == DIVERGENCE_LABEL else panel_note(panel, entries)
+    return " ".join(text for text in (describe_undrawn(panel), diverged and f"{diverged}.") if text)
 
 
 def _common(notes: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from .axes import Axis
 from .drawing import (
     MAX_POINTS_ALL_MARKED,
     LegendEntry,
-    describe_undrawn,
+    describe_note,
     divergence_share,
     drawn_series,
     entry_index,
@@ -120,7 +120,7 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> Non
     _write_end_labels(axes, ends)
     axes.set_xlabel(mathtext(x.title), fontsize=8.5, color=TEXT_COLOUR)
     axes.set_ylabel(mathtext(y.title), fontsize=8.5, color=TEXT_COLOUR)
-    note = textwrap.wrap(describe_undrawn(panel), NOTE_WIDTH)
+    note = textwrap.wrap(describe_note(panel, entries), NOTE_WIDTH)
     title = "\n".join(textwrap.wrap(panel.title, TITLE_WIDTH))
     axes.set_title(mathtext(title), fontsize=9.5, color=TEXT_COLOUR, pad=6 + 10 * len(note))
     axes.text(

@@ -85,10 +85,12 @@ def error_panels(records: Sequence[Record]) -> list[Panel]:
 
     There is no panel over time: runs that share a GPU slow one another down.
     """
-    return [
-        Panel(reference, STEPS, MSE, curves_by_method(records, curve), log_y=True)
-        for curve, reference in REFERENCE_NAMES.items()
-    ]
+    return [error_panel(records, curve, reference) for curve, reference in REFERENCE_NAMES.items()]
+
+
+def error_panel(records: Sequence[Record], curve: str, title: str) -> Panel:
+    """Return errors over steps, against one of the references."""
+    return Panel(title, STEPS, MSE, curves_by_method(records, curve), log_y=True)
 
 
 def measurement_panels(records: Sequence[Record]) -> list[Panel]:
