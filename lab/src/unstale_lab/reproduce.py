@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .analysis.divergence import mark_explosion
 from .claims.judging import at_reduced_scale
 from .errors import UserError
 from .experiment import SCALES, Run, Scale, unique
@@ -33,7 +34,7 @@ def largest_scale(figure: Figure, have: set[str]) -> Scale | None:
 def summarise(figure: Figure, scale: Scale, store: Store) -> Summary:
     """The summary of a figure all of whose runs are in the store."""
     wanted = figure.runs(scale)
-    records = list(store.load(wanted).values())
+    records = [mark_explosion(record) for record in store.load(wanted).values()]
     origin = store.provenance(wanted)
     if len(origin.values["data"]) > 1:
         several = "; ".join(origin.values["data"])

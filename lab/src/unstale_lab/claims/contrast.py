@@ -29,11 +29,15 @@ class Instability:
     where: str  # "α = 0.5"; empty if there is one learning rate only
     diverged: int
     runs: int
+    levels: tuple[float, ...]  # the learning rates
 
 
 @dataclass(frozen=True)
 class Exceptions:
-    """Settings in which two methods differ by a factor of ``MUCH`` or more, which the typical ratio can hide."""
+    """Settings in which two methods differ by a factor of ``MUCH`` or more, which the typical ratio can hide.
+
+    If one of the two diverges in a setting, in more than ``MAX_DIVERGENCE_RATE`` of its runs, the ratio is infinite.
+    """
 
     lower: int = 0  # settings in which ``a`` has an error that is much lower
     higher: int = 0
@@ -42,7 +46,8 @@ class Exceptions:
     of: int = 0  # settings
 
     def inverted(self) -> Exceptions:
-        return Exceptions(self.higher, self.lower, 1 / self.highest, 1 / self.lowest, self.of)
+        lowest, highest = (1 / ratio if ratio else float("inf") for ratio in (self.highest, self.lowest))
+        return Exceptions(self.higher, self.lower, lowest, highest, self.of)
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,18 @@ class Contrast:
         return any(each.line == line for each in self.instabilities)
 
     @property
-    def diverging(self) -> str:
-        """The one of the two methods that diverges, if the other one does not; otherwise empty."""
-        lines = [line for line in (self.a, self.b) if self.diverges(line)]
-        return lines[0] if len(lines) == 1 else ""
+    def less_stable(self) -> str:
+        """The method that diverges wherever the other one does and at further learning rates; empty if neither does."""
+        a, b = self._unstable_levels(self.a), self._unstable_levels(self.b)
+        return self.a if a > b else self.b if b > a else ""
 
     @property
     def is_equally_stable(self) -> bool:
         """Whether both methods diverge at the same learning rates, if at all."""
-        where = [{each.where for each in self.instabilities if each.line == line} for line in (self.a, self.b)]
-        return where[0] == where[1]
+        return self._unstable_levels(self.a) == self._unstable_levels(self.b)
+
+    def _unstable_levels(self, line: str) -> set[float]:
+        return {level for each in self.instabilities if each.line == line for level in each.levels}
 
     @property
     def ratio(self) -> float:
@@ -140,14 +147,15 @@ def compare_pairs(
 
 
 def compare_methods(table: RunTable, pairs: Iterable[tuple[str, str]], curve: str = "evaluation") -> list[Contrast]:
-    """Compare the final errors of pairs of methods; learning rates at which one diverges are judged apart.
+    """Compare the final errors of pairs of methods; learning rates at which one diverges are judged apart."""
+    return compare_pairs(table.final(curve), pairs, table.worst_error(curve), *learning_rates(table))
 
-    The learning rate of undamped momentum is ``α / (1-β)``.
-    """
+
+def learning_rates(table: RunTable) -> tuple[list[float], str]:
+    """Return the learning rate of each setting and its symbol: ``α / (1-β)`` for undamped momentum."""
     is_damped = all(setting.damped for setting in table.settings)
     rates = [s.alpha if s.damped else float(f"{s.alpha / (1 - s.beta):.6g}") for s in table.settings]
-    symbol = "α" if is_damped else "α / (1-β)"
-    return compare_pairs(table.final(curve), pairs, table.worst_error(curve), rates, symbol)
+    return rates, "α" if is_damped else "α / (1-β)"
 
 
 def _contrast(
@@ -165,7 +173,8 @@ def _contrast(
         is_stable &= ~is_bad
         if bad:
             where = _format_levels(symbol, bad, values)
-            instabilities.append(Instability(line, where, int(is_diverged[is_bad].sum()), int(is_bad.sum()) * seeds))
+            diverged, runs = int(is_diverged[is_bad].sum()), int(is_bad.sum()) * seeds
+            instabilities.append(Instability(line, where, diverged, runs, tuple(bad)))
     if not is_stable.any():
         return Contrast(a, b, None, 0.0, seeds, "", tuple(instabilities))
     kept = {line: clip_errors(np.asarray(errors[line], dtype=float)[is_stable], worst_error) for line in (a, b)}
@@ -174,18 +183,30 @@ def _contrast(
     )
     direction = float(seed_log_ratios(kept[a], kept[b]).mean())
     where = "" if is_stable.all() else _format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
-    exceptions = _exceptions(kept[a], kept[b])
+    is_diverged = [np.isinf(np.asarray(errors[line], dtype=float)[is_stable]) for line in (a, b)]
+    exceptions = _exceptions(kept[a], kept[b], *(each.mean(axis=1) > MAX_DIVERGENCE_RATE for each in is_diverged))
     return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
 
 
-def _exceptions(a: Array, b: Array) -> Exceptions:
-    """Return the settings whose geometric mean ratio over seeds is certainly (95 %) beyond ``MUCH``."""
+def _exceptions(a: Array, b: Array, a_diverges: Array, b_diverges: Array) -> Exceptions:
+    """Return the settings in which one of the two diverges, or whose ratio is certainly (95 %) beyond ``MUCH``.
+
+    The ratio is the geometric mean over seeds. With many settings, one in twenty of those with a ratio of about
+    ``MUCH`` is counted by chance.
+
+    Args:
+        a: errors ``[settings, seeds]``.
+        b: the same.
+        a_diverges: ``[settings]``, whether ``a`` diverges there.
+        b_diverges: the same of ``b``.
+    """
     settings, seeds = a.shape
     if settings < 2 or seeds < 2:
         return Exceptions()
     ratios = np.log(np.maximum(a, TINY)) - np.log(np.maximum(b, TINY))
     means = np.clip(ratios.mean(axis=1), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     half_width = stats.t.ppf(0.5 + statistics.CONFIDENCE / 2, seeds - 1) * ratios.std(axis=1, ddof=1) / np.sqrt(seeds)
+    means = np.where(a_diverges & ~b_diverges, np.inf, np.where(b_diverges & ~a_diverges, -np.inf, means))
     lower, higher = means[means + half_width < -np.log(MUCH)], means[means - half_width > np.log(MUCH)]
     lowest, highest = float(np.exp(lower.min(initial=0))), float(np.exp(higher.max(initial=0)))
     return Exceptions(len(lower), len(higher), lowest, highest, settings)

@@ -9,7 +9,7 @@ import numpy as np
 from ..analysis.formatting import describe_final_errors, label
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array
-from ..claims.contrast import compare_methods, compare_pairs, holm_corrected
+from ..claims.contrast import compare_methods, compare_pairs, holm_corrected, learning_rates
 from ..claims.judging import better, differs, equivalent, make_verdict
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
@@ -31,7 +31,8 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     full, oracle = compare_methods(table, [("full", "momentum"), ("oracle", "momentum")], curve)
     errors = table.final(curve)
     distances = {f"distance of {label(m)} from μ": _distance(errors[m], errors["momentum"]) for m in ("full", "oracle")}
-    [closer] = compare_pairs(distances, [tuple(distances)], MAX_DISTANCE)  # type: ignore[list-item]
+    pair = ("distance of μ̂ from μ", "distance of μ* from μ")
+    [closer] = compare_pairs(distances, [pair], MAX_DISTANCE, *learning_rates(table))
     (full, oracle, closer), _ = holm_corrected([full, oracle, closer])
     parts = [
         equivalent(full),

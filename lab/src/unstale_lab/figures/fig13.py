@@ -129,9 +129,10 @@ def _verdict(records: Sequence[Record], reading: Reading, rest: OtherLayers) -> 
     whole = [("all", "none"), *((f"{end} {count}", "all") for end in ("bottom", "top") for count in (3, 5))]
     ends = [(f"both ends, {2 * count}", f"bottom {count}") for count in (1, 2)]
     contrasts = compare_pairs(errors, [*bottom, *whole, *ends], table.worst_error(curve))
-    lower, not_lower = contrasts[: len(bottom) + 1], contrasts[len(bottom) + 1 :]
+    much_lower, all_layers, not_lower = contrasts[: len(bottom)], contrasts[len(bottom)], contrasts[len(bottom) + 1 :]
     parts = [
-        *(better(each, 1 / MUCH, f"correcting {each.a} is better than {each.b}") for each in lower),
+        *(better(each, 1 / MUCH, f"correcting {each.a} is better than {each.b}") for each in much_lower),
+        better(all_layers, statement="correcting all is better than none"),
         *(
             replace(no_better(each, f"correcting {each.a} is no better than {each.b}"), is_main=False)
             for each in not_lower

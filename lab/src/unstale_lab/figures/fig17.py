@@ -38,7 +38,7 @@ def runs(scale: Scale) -> list[Run]:
 def panels(records: Sequence[Record]) -> list[Panel]:
     """Return the paper's panel, against sampled returns, then errors against true values."""
     clipped = clip_to_resolution(records)
-    return [error_panel(clipped, RETURNS, "Figure 17"), error_panel(clipped, TRUTH, REFERENCE_NAMES[TRUTH])]
+    return [error_panel(clipped, RETURNS, "Figure 17 (IQM)"), error_panel(clipped, TRUTH, REFERENCE_NAMES[TRUTH])]
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:

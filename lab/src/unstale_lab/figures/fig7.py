@@ -13,7 +13,7 @@ from ..analysis.formatting import describe_iqm, format_estimate, format_number, 
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..analysis.trends import by_level, rank_correlations
+from ..analysis.trends import MIN_LEVELS, by_level, rank_correlations
 from ..claims.judging import confidence_interval, decide, make_verdict
 from ..claims.verdict import Effect, Part, Reading, Verdict
 from ..records import Record
@@ -27,7 +27,8 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     """Return, for each reading, all settings together, as in the paper; then one panel per grid and learning rate."""
     groups = by_reading(records)
     first = [
-        _panel(titled("Figure 7", reading), select(group, method=METHODS), reading) for reading, group in groups.items()
+        _panel(titled("Figure 7 (IQM)", reading), select(group, method=METHODS), reading)
+        for reading, group in groups.items()
     ]
     grids, rates = (sorted({getattr(record.run, field) for record in records}) for field in ("rbf_grid", "alpha"))
     further = [
@@ -62,42 +63,63 @@ def _lines(records: Sequence[Record], curve: str) -> list[Series]:
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
-    """Judge the correlation of drift and error over all settings, on logarithmic scales.
+    """Judge the correlation over σ² of drift and error, each averaged over grids, learning rates and seeds, as drawn.
 
-    Diverged runs have no finite drift and are left out, which the notes say. The notes also have the rank correlation
-    over σ² within each setting and seed, which says something else.
+    Values of σ² at which too many runs diverged have no finite average and are left out, which the notes say. The notes
+    also have the rank correlation within each setting and seed, which says something else.
     """
     selected = select(records, method=METHODS)
     table = tabulate(selected)
     errors, drifts = table.final(ERROR_CURVES[reading]), table.mean_over("drift")
-    parts = [_correlation(method, drifts[method], errors[method]) for method in METHODS]
+    parts = []
+    left_out = []
+    for method in METHODS:
+        both = np.stack([by_level(table, values[method], "rbf_width") for values in (drifts, errors)])
+        parts.append(_correlation(method, both))
+        if missing := int(np.isinf(iqm(both)).any(axis=0).sum()):
+            left_out.append(f"{missing} of {both.shape[1]} values of σ² with {label(method)}")
     diverged = sum(record.diverged_at is not None for record in selected)
-    left_out = f"{diverged} of {len(selected)} runs diverged and are left out. " if diverged else ""
-    notes = f"{left_out}{_describe_within(table, drifts, errors)} {describe_iqm(drifts, 'Mean drift (IQM)')}"
-    return make_verdict(8, parts, selected, notes, reading)
+    notes = [
+        f"Left out, because too many runs diverged: {', '.join(left_out)}." if left_out else "",
+        f"{diverged} of {len(selected)} runs diverged." if diverged else "",
+        _describe_within(table, drifts, errors),
+        describe_iqm(drifts, "Mean drift (IQM)"),
+    ]
+    return make_verdict(8, parts, selected, " ".join(filter(None, notes)), reading)
 
 
-def _correlation(method: str, drift: Array, error: Array) -> Part:
-    """Judge whether drift and error correlate: the interval of Pearson's correlation of their logarithms is above 0."""
-    tiny = np.finfo(float).tiny
-    both = np.stack([np.log(np.maximum(values, tiny)) for values in (drift, error)])  # [2, settings, seeds]
-    value, interval = float(pearson(both)), confidence_interval(pearson, both)
-    quantity = f"log-log correlation of {label(method)}"
-    answer = "undecided" if interval[0] <= 0 <= interval[1] else decide(value > 0, drift.shape[1])
-    statement = f"drift and error of {label(method)} correlate"
+def _correlation(method: str, both: Array) -> Part:
+    """Judge whether drift and error ``[2, levels, settings, seeds]`` rise together: the interval is above 0."""
+    value, interval = float(line_correlation(both)), confidence_interval(line_correlation, both)
+    quantity = f"log-log correlation over σ² of {label(method)}"
+    answer = "undecided" if interval[0] <= 0 <= interval[1] else decide(value > 0, both.shape[-1])
+    statement = f"drift and error of {label(method)} rise together"
     found = f"{quantity} {format_estimate(value, interval)}"
     effect = Effect(quantity, value, interval, is_ratio=False)
     return Part(statement, answer, found, effect=effect, brief=f"correlation {format_number(value)}")
 
 
-def pearson(both: Array) -> Array:
-    """Return Pearson's correlation over ``[..., 2, settings, seeds]``, without pairs that are not finite."""
-    x, y = np.moveaxis(both.reshape(*both.shape[:-2], -1), -2, 0)
-    keep = np.isfinite(x) & np.isfinite(y)
-    count = np.maximum(keep.sum(-1, keepdims=True), 1)
-    x, y = (np.where(keep, z - np.where(keep, z, 0).sum(-1, keepdims=True) / count, 0) for z in (x, y))
+def line_correlation(both: Array) -> Array:
+    """Return Pearson's correlation over levels of the logarithms of interquartile means.
+
+    Levels at which one of the two is infinite are left out. The correlation is 0 if fewer than 3 are left, or if one
+    of the two is constant.
+
+    Args:
+        both: ``[..., 2, levels, settings, seeds]``.
+
+    Returns:
+        ``[...]``
+    """
+    means = iqm(both)
+    is_finite = np.isfinite(means).all(axis=-2, keepdims=True)
+    count = is_finite.sum(-1, keepdims=True)
+    logs = np.log(np.maximum(np.where(is_finite, means, 1.0), np.finfo(float).tiny))
+    centred = np.where(is_finite, logs - logs.sum(-1, keepdims=True) / np.maximum(count, 1), 0.0)
+    x, y = np.moveaxis(centred, -2, 0)
     spread = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
-    return np.divide((x * y).sum(-1), spread, out=np.zeros_like(spread), where=spread > 0)
+    is_defined = (spread > 0) & (count[..., 0, 0] >= MIN_LEVELS)
+    return np.divide((x * y).sum(-1), spread, out=np.zeros_like(spread), where=is_defined)
 
 
 def _describe_within(table: RunTable, drifts: dict[str, Array], errors: dict[str, Array]) -> str:
