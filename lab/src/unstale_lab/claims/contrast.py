@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from ..analysis import statistics
@@ -188,7 +189,7 @@ def _contrast(
     return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
 
 
-def _exceptions(a: Array, b: Array, a_diverges: Array, b_diverges: Array) -> Exceptions:
+def _exceptions(a: Array, b: Array, a_diverges: NDArray[np.bool_], b_diverges: NDArray[np.bool_]) -> Exceptions:
     """Return the settings in which one of the two diverges, or whose ratio is certainly (95 %) beyond ``MUCH``.
 
     The ratio is the geometric mean over seeds. With many settings, one in twenty of those with a ratio of about
