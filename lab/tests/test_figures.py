@@ -660,9 +660,9 @@ def test_fig18_does_not_count_early_divergence_as_convergence():
     ]
     [verdict] = find("fig18").judge(own)
     by_statement = {part.statement: part for part in verdict.parts}
-    assert by_statement["the error of μ̂ goes on falling"].answer == "holds in part"
+    assert by_statement["the error of μ̂ keeps falling"].answer == "holds in part"
     assert by_statement["μ̂ ends below 10 % of its initial error"].answer == "holds in part"
-    assert by_statement["the error of μ goes on falling"].answer == "holds"
+    assert by_statement["the error of μ keeps falling"].answer == "holds"
 
 
 @pytest.mark.parametrize("scale", SCALES)

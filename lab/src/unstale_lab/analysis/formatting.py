@@ -75,6 +75,16 @@ def format_ratio(ratio: float, ends: Sequence[float]) -> str:
     return f"{value} (95 % CI {low} to {high})"
 
 
+def format_briefly(value: float, ends: Sequence[float], unit: str = "") -> str:
+    """Format a number with its interval for a table.
+
+    >>> format_briefly(0.5412, (0.49, 0.601), "x"), format_briefly(-0.2, (-0.5, 0.1))
+    ('0.541x [0.49x, 0.601x]', '−0.2 [−0.5, 0.1]')
+    """
+    number, low, high = (f"{format_number(x)}{unit}" for x in (value, *ends))
+    return f"{number} [{low}, {high}]"
+
+
 def _three_digits(value: float) -> str:
     """Format with three significant digits, zeros included."""
     return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 999.5 else format_number(value)

@@ -173,7 +173,7 @@ def _contrast(
         is_bad = np.isin(of, bad)
         is_stable &= ~is_bad
         if bad:
-            where = _format_levels(symbol, bad, values)
+            where = format_levels(symbol, bad, values)
             diverged, runs = int(is_diverged[is_bad].sum()), int(is_bad.sum()) * seeds
             instabilities.append(Instability(line, where, diverged, runs, tuple(bad)))
     if not is_stable.any():
@@ -183,7 +183,7 @@ def _contrast(
         a, np.asarray(errors[a])[is_stable], b, np.asarray(errors[b])[is_stable], worst_error, RESAMPLES
     )
     direction = float(seed_log_ratios(kept[a], kept[b]).mean())
-    where = "" if is_stable.all() else _format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
+    where = "" if is_stable.all() else format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
     is_diverged = [np.isinf(np.asarray(errors[line], dtype=float)[is_stable]) for line in (a, b)]
     exceptions = _exceptions(kept[a], kept[b], *(each.mean(axis=1) > MAX_DIVERGENCE_RATE for each in is_diverged))
     return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
@@ -213,14 +213,14 @@ def _exceptions(a: Array, b: Array, a_diverges: NDArray[np.bool_], b_diverges: N
     return Exceptions(len(lower), len(higher), lowest, highest, settings)
 
 
-def _format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:
+def format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float]) -> str:
     """Describe some of the values of a hyper-parameter.
 
-    >>> _format_levels("α", [0.05, 0.1], [0.05, 0.1, 0.5]), _format_levels("α", [0.05], [0.05, 0.1])
+    >>> format_levels("α", [0.05, 0.1], [0.05, 0.1, 0.5]), format_levels("α", [0.05], [0.05, 0.1])
     ('α ≤ 0.1', 'α = 0.05')
-    >>> _format_levels("α", [0.1, 0.5], [0.05, 0.1, 0.5]), _format_levels("α", [0.05, 0.5], [0.05, 0.1, 0.5])
+    >>> format_levels("α", [0.1, 0.5], [0.05, 0.1, 0.5]), format_levels("α", [0.05, 0.5], [0.05, 0.1, 0.5])
     ('α ≥ 0.1', 'α = 0.05 and 0.5')
-    >>> _format_levels("α", [0.1, 0.5], [0.1, 0.5])
+    >>> format_levels("α", [0.1, 0.5], [0.1, 0.5])
     'every α'
     """
     chosen, values = sorted(chosen), sorted(values)

@@ -51,12 +51,12 @@ from typing import Any
 import numpy as np
 
 from ..analysis.curves import mean
-from ..analysis.formatting import capitalized, format_estimate, format_number, format_p_value, format_ratio, label
+from ..analysis.formatting import format_briefly, format_estimate, format_number, format_p_value, format_ratio, label
 from ..analysis.statistics import Array, bootstrap, iqm
 from ..records import Record
 from . import contrast as contrasts
 from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
-from .verdict import Answer, Effect, Part, Reading, Verdict
+from .verdict import ANSWER_VERBS, ANSWERS, Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
 MIN_RELEVANT_RATIO = 1.02  # a ratio closer to 1 is no difference, even if it is significant
@@ -152,7 +152,7 @@ def within(quantity: str, values: Array, low: float, high: float, statement: str
     answer = decide(inside, values.shape[1]) if inside or outside else "undecided"
     found = f"{quantity} {format_estimate(value, interval)}"
     effect = Effect(quantity, value, interval, is_ratio=False)
-    return Part(statement, answer, found, effect=effect, brief=f"{quantity} {format_number(value)}")
+    return Part(statement, answer, found, effect=effect, brief=f"{quantity} {format_briefly(value, interval)}")
 
 
 def trend(quantity: str, rho: Array, p: float, statement: str) -> Part:
@@ -160,7 +160,8 @@ def trend(quantity: str, rho: Array, p: float, statement: str) -> Part:
     value, interval = float(rho.mean()), confidence_interval(mean, rho)
     found = f"{quantity}: mean rank correlation {format_estimate(value, interval)}"
     answer = decide(value > 0, rho.shape[1]) if p < SIGNIFICANCE_LEVEL else "undecided"
-    effect, brief = Effect(quantity, value, interval, is_ratio=False), f"rank correlation {format_number(value)}"
+    effect = Effect(quantity, value, interval, is_ratio=False)
+    brief = f"rank correlation {format_briefly(value, interval)}"
     return Part(statement, answer, found, format_p_value(p), effect, brief=brief)
 
 
@@ -257,38 +258,41 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
 
 
 def explain(parts: Sequence[Part]) -> str:
-    """Describe the answer: what holds, what holds in part, what does not hold, what is undecided.
+    """Describe the answer: how many parts hold, hold in part, do not hold and are undecided, with one of each.
 
-    One part of each answer is named, and the others are counted: the page lists all of them below. A claim that does
-    not hold is described by what does not hold alone.
+    The page lists all of them below. If the main parts fail, the others count for nothing and are mentioned last.
 
     >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
-    'A is b (1.1x). Does not hold: b is c (2x).'
+    '1 of 2 parts holds: “a is b” (1.1x). 1 does not hold: “b is c” (2x).'
+    >>> explain([Part("a is b", "undecided", "", brief="1.1x")])
+    '“a is b” is undecided (1.1x).'
     """
-    by_answer: dict[Answer, list[Part]] = {}
-    for part in parts:
-        by_answer.setdefault(part.answer, []).append(part)
-    if combine_parts(parts) == "does not hold":
-        by_answer = {"does not hold": by_answer["does not hold"]}
-    return " ".join(
-        f"{prefix}{_first(by_answer[answer])}." for answer, prefix in PREFIXES.items() if answer in by_answer
-    )
+    is_saved = combine_parts(parts) in ("holds", "holds in part")
+    counted = [part for part in parts if is_saved or part.is_main]
+    if len(counted) == 1:
+        [part] = counted
+        texts = [f"“{part.statement}” {ANSWER_VERBS[part.answer][0]} ({part.brief or part.found})."]
+    else:
+        texts = []
+        for answer in ANSWERS:
+            if group := [part for part in counted if part.answer == answer]:
+                texts.append(_describe_group(group, len(counted), is_first=not texts))
+    held = sum(part.answer == "holds" for part in parts if part not in counted)
+    if held:
+        further = "1 further part holds" if held == 1 else f"{held} further parts hold"
+        texts.append(f"{further}, but would also hold if nothing differed.")
+    return " ".join(texts)
 
 
-# What precedes the parts with each answer.
-PREFIXES: dict[Answer, str] = {
-    "holds": "",
-    "holds in part": "In part: ",
-    "does not hold": "Does not hold: ",
-    "undecided": "Undecided: ",
-}
-
-
-def _first(parts: Sequence[Part]) -> str:
-    first, others = parts[0], len(parts) - 1
-    statement = first.statement if first.answer != "holds" else capitalized(first.statement)
-    text = f"{statement} ({first.brief or first.found})"
-    return f"{text}, and {others} more" if others else text
+def _describe_group(parts: Sequence[Part], of: int, is_first: bool) -> str:
+    """Describe the parts with one answer: their number, and the first of them."""
+    first, count = parts[0], len(parts)
+    verb = ANSWER_VERBS[first.answer][count > 1]
+    if count == of:
+        lead = f"None of the {of} parts holds" if first.answer == "does not hold" else f"All {of} parts {verb}"
+    else:
+        lead = f"{count} of {of} parts {verb}" if is_first else f"{count} {verb}"
+    return f"{lead}{'; for example,' if count > 1 else ':'} “{first.statement}” ({first.brief or first.found})."
 
 
 def describe_contrast(contrast: Contrast) -> str:
@@ -334,10 +338,10 @@ def _describe_exceptions(contrast: Contrast) -> list[str]:
 
 
 def _brief(contrast: Contrast) -> str:
-    """Describe the same without interval and counts; exceptions only where methods are alike otherwise."""
+    """Describe the same without counts; exceptions only where methods are alike otherwise."""
     texts = []
     if contrast.comparison is not None:
-        texts = [f"{format_number(contrast.ratio)}x{_at(contrast.where)}"]
+        texts = [format_briefly(contrast.ratio, contrast.comparison.interval, "x") + _at(contrast.where)]
         texts += _describe_exceptions(contrast) if contrast.is_equivalent() else []
     return "; ".join([*texts, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)])
 

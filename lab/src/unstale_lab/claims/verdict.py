@@ -11,6 +11,16 @@ from ..analysis.statistics import Comparison
 Answer = Literal["holds", "holds in part", "does not hold", "undecided", "shown", "not run"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
+# For one thing and for several.
+ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "holds in part": ("holds in part", "hold in part"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+    "shown": ("is shown only", "are shown only"),
+    "not run": ("is not run", "are not run"),
+}
+
 # The paper's text and the authors' code differ in places. Claims are answered for both.
 Reading = Literal["text", "code"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -45,15 +55,7 @@ class Part:
     def text(self) -> str:
         """Effect, test and conclusion as a sentence."""
         measured = f"{self.found}, {self.test}" if self.test else self.found
-        return f"{measured}: “{self.statement}” {CONCLUSIONS[self.answer]}."
-
-
-CONCLUSIONS: dict[Answer, str] = {
-    "holds": "holds",
-    "holds in part": "holds in part",
-    "does not hold": "does not hold",
-    "undecided": "is undecided",
-}
+        return f"{measured}: “{self.statement}” {ANSWER_VERBS[self.answer][0]}."
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from ..analysis.formatting import describe_final_errors, format_number, label
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs
+from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs, format_levels
 from ..claims.judging import below, better, make_verdict
 from ..claims.verdict import Part, Reading, Verdict
 from ..records import Record
@@ -28,7 +28,7 @@ CODE_GRID = as_authors_ran(TEXT_GRID, width=32, beta=0.9, batch=16, quick={"widt
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
-    """Judge convergence: the error of each method goes on falling after a tenth of the steps."""
+    """Judge convergence: the error of each method keeps falling after a tenth of the steps."""
     selected = select(records, method=PAPER_METHODS)
     table, curve = tabulate(selected), ERROR_CURVES[reading]
     curves = {str(line): of for line, of in table.curves(curve).items()}
@@ -46,7 +46,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     )
     notes = f"Final error relative to the initial one (IQM): {remaining}. {describe_final_errors(records)}"
     parts = [
-        better(contrast, statement=f"the error of {label(method)} goes on falling")
+        better(contrast, statement=f"the error of {label(method)} keeps falling")
         for method, contrast in zip(PAPER_METHODS, contrasts, strict=True)
     ]
     parts += [_close(method, curves[method], table.values("alpha")) for method in PAPER_METHODS]
@@ -62,9 +62,11 @@ def _close(method: str, curve: Array, alphas: Sequence[float]) -> Part:
         return Part(statement, "does not hold", "it diverges at every α")
     kept = np.isin(of, stable)
     part = below("final / initial error", curve[-1][kept] / curve[0][kept], MAX_REMAINING_ERROR, statement)
-    if part.answer == "holds" and not kept.all():
-        part = replace(part, answer="holds in part", brief=f"{part.brief}, without α at which it diverges")
-    return part
+    if kept.all():
+        return part
+    where = f" at {format_levels('α', stable, np.unique(of).tolist())}"
+    answer = "holds in part" if part.answer == "holds" else part.answer
+    return replace(part, answer=answer, found=part.found + where, brief=part.brief + where)
 
 
 FIGURE = Figure(

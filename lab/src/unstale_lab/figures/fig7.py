@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.curves import MSE, series_with_band
-from ..analysis.formatting import describe_iqm, format_estimate, format_number, label
+from ..analysis.formatting import describe_iqm, format_briefly, format_estimate, format_number, label
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
@@ -96,7 +96,7 @@ def _correlation(method: str, both: Array) -> Part:
     statement = f"drift and error of {label(method)} rise together"
     found = f"{quantity} {format_estimate(value, interval)}"
     effect = Effect(quantity, value, interval, is_ratio=False)
-    return Part(statement, answer, found, effect=effect, brief=f"correlation {format_number(value)}")
+    return Part(statement, answer, found, effect=effect, brief=f"correlation {format_briefly(value, interval)}")
 
 
 def line_correlation(both: Array) -> Array:

@@ -7,34 +7,39 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.formatting import format_estimate, format_number, format_ratio
+from ..analysis.formatting import format_estimate, format_number, format_ratio, label
 from ..claims.verdict import READINGS, Answer, Reading
 
 LOW, HIGH = 0.1, 10.0  # ends of the axis; what lies beyond is clipped, and marked with an arrow
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 CAPTION = (
     "The main ratio that each claim is about, with its 95 % confidence interval. At 1 the two are equal; left of it, "
-    "the first one is smaller. An arrow: beyond the axis."
+    "the first one is smaller. An arrow: beyond the axis. †: one of the two diverges at some learning rates, which are "
+    "left out. Claims that are not about a ratio are not shown."
 )
 
 
 @dataclass(frozen=True)
 class ForestRow:
-    """One effect: a ratio with its interval."""
+    """One effect: a ratio with its interval, or a method that diverges at every learning rate."""
 
     claim: int
     subject: str
     reading: Reading
     answer: Answer
     quantity: str  # "μ̂ / μ"
-    value: float
+    value: float  # NaN if there is no learning rate at which both are stable
     interval: tuple[float, float] | None
+    unstable: tuple[str, ...] = ()  # what diverges
 
     @property
     def text(self) -> str:
         """The ratio with its interval, short."""
+        if math.isnan(self.value):
+            return f"{' and '.join(map(label, self.unstable))} {'diverges' if len(self.unstable) == 1 else 'diverge'}"
         value, *ends = (f"{format_number(x)}x" for x in (self.value, *(self.interval or ())))
-        return f"{value} ({' to '.join(ends)})" if ends else value
+        mark = " †" if self.unstable else ""
+        return f"{value} ({' to '.join(ends)}){mark}" if ends else f"{value}{mark}"
 
     @property
     def is_clipped_left(self) -> bool:
@@ -65,27 +70,40 @@ def format_effect(quantity: str, value: float, interval: Sequence[float] | None,
 
 
 def forest_rows(records: Iterable[Mapping[str, Any]]) -> list[ForestRow]:
-    """Return, for each claim and reading, the first part whose effect is a ratio."""
+    """Return, for each claim and reading, the first part whose effect is a ratio or in which something diverges."""
     return [
-        ForestRow(
-            record["number"],
-            record["subject"],
-            reading,
-            part["answer"],
-            part["effect"]["quantity"],
-            part["effect"]["value"],
-            tuple(part["effect"]["interval"]) if part["effect"]["interval"] else None,
-        )
+        _row(record, reading, part)
         for record in records
         for reading in READINGS
-        if (part := next(_ratios(record, reading), None)) is not None
+        if (part := next(_comparing_parts(record, reading), None)) is not None
     ]
 
 
-def _ratios(record: Mapping[str, Any], reading: Reading) -> Iterator[Mapping[str, Any]]:
+def _comparing_parts(record: Mapping[str, Any], reading: Reading) -> Iterator[Mapping[str, Any]]:
     for verdict in record["verdicts"]:
         if verdict["reading"] == reading and not verdict["is_extra"]:
-            yield from (part for part in verdict["parts"] if part["effect"] and part["effect"]["is_ratio"])
+            yield from (
+                part for part in verdict["parts"] if _is_ratio(part) or (part["unstable"] and not part["effect"])
+            )
+
+
+def _is_ratio(part: Mapping[str, Any]) -> bool:
+    return bool(part["effect"]) and part["effect"]["is_ratio"]
+
+
+def _row(record: Mapping[str, Any], reading: Reading, part: Mapping[str, Any]) -> ForestRow:
+    effect = part["effect"] or {"quantity": part["statement"], "value": math.nan, "interval": None}
+    interval = tuple(effect["interval"]) if effect["interval"] else None
+    return ForestRow(
+        record["number"],
+        record["subject"],
+        reading,
+        part["answer"],
+        effect["quantity"],
+        effect["value"],
+        interval,
+        tuple(part["unstable"]),
+    )
 
 
 def position(ratio: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,15 +44,21 @@ def draw_forest(rows: Sequence[ForestRow]) -> Figure:
 
 
 def _draw_row(axes: Axes, row: ForestRow, height: int) -> None:
-    low, high = (min(max(end, LOW), HIGH) for end in row.ends)
-    axes.plot([low, high], [height, height], color=COLOUR, linewidth=1.6, solid_capstyle="butt")
+    if not math.isnan(row.value):
+        low, high = (min(max(end, LOW), HIGH) for end in row.ends)
+        axes.plot([low, high], [height, height], color=COLOUR, linewidth=1.6, solid_capstyle="butt")
     if LOW <= row.value <= HIGH:
         axes.plot([row.value], [height], **_marker(row.reading), zorder=3)
     for is_clipped, end, arrow in ((row.is_clipped_left, LOW, "<"), (row.is_clipped_right, HIGH, ">")):
         if is_clipped:
             axes.plot([end], [height], **{**_marker(row.reading), "marker": arrow}, clip_on=False)
     axes.annotate(
-        row.text, (1.04, height), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, color=TEXT_COLOUR
+        mathtext(row.text),
+        (1.04, height),
+        xycoords=("axes fraction", "data"),
+        va="center",
+        fontsize=7.5,
+        color=TEXT_COLOUR,
     )
 
 

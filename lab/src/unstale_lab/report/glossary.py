@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ..analysis.divergence import MAX_GROWTH
 from ..claims.contrast import EQUIVALENCE_MARGIN
 from ..claims.judging import MIN_SEEDS
 
 TITLE = "Correcting Momentum in Temporal Difference Learning: a reproduction"
 GLOSSARY: dict[str, str] = {
     "Answers": "a claim holds if all its parts hold, holds in part if some do, does not hold if none does and at least "
-    "one is refuted, and is undecided otherwise. “Shown”: the paper draws no conclusion from the figure. “Not run”: "
+    "one is refuted, and is undecided otherwise. Parts that would also hold if nothing differed do not count if the "
+    "others fail. “Shown”: the paper draws no conclusion from the figure. “Not run”: "
     "nothing was measured.",
     "Two readings": "the paper's text and the authors' code differ in places, such as the factor 1-β in the momentum. "
     "“As described in the text” follows the text, “as the authors ran it” the code. Claims for which they differ have "
@@ -32,9 +34,11 @@ GLOSSARY: dict[str, str] = {
     "p, Welch": "Welch's test over all runs. It is shown because the paper used it; it decides nothing.",
     "Equivalence": f"“is as good as” holds if the interval of the ratio lies within a factor of {EQUIVALENCE_MARGIN:g} "
     "of 1, even if the small difference is significant.",
-    "Diverged": "a run whose error exceeded all bounds. Errors and stability are judged apart: learning rates at which "
+    "Diverged": f"a run that was stopped because its error exploded, or whose final error is more than {MAX_GROWTH:g} "
+    "times that before the first step. Errors and stability are judged apart: learning rates at which "
     "a method diverges in more than a quarter of its runs are left out of the comparison of errors, and reported. "
-    "At the other learning rates, a diverged run counts as the largest error of the verdict. A "
+    "At the other learning rates, a diverged run counts as the largest error of the verdict. "
+    "Figures: means, which the paper plots, are over the runs that did not diverge, and say how many did. A "
     "cross marks where a line ends because too many runs diverged.",
     "IQM": "interquartile mean, the mean of the middle half of the runs; infinite if more than a quarter diverged.",
     "P(a better)": "the share of pairs in which a has the lower final error.",

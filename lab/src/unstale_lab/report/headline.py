@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.formatting import format_number
+from ..analysis.formatting import format_briefly
 from ..claims.verdict import READINGS, Reading
 
 # The main part of each of these claims compares the full correction with momentum, at the same settings.
@@ -19,9 +19,9 @@ PROBLEMS = {
 }
 BOOTSTRAPPED = (3, 4, 16, 17)
 CAPTION = (
-    "The error with corrected momentum μ̂, relative to momentum alone: below 1x the correction helps. α is the learning "
-    "rate; where the authors' momentum is a sum instead of an average, the effective rate is α / (1-β). Diverges: in "
-    "more than a quarter of the runs."
+    "The error with corrected momentum μ̂, relative to that with momentum alone [95 % CI]: below 1x the correction "
+    "helps. α is the learning rate; where the authors' momentum is a sum instead of an average, the effective rate is "
+    "α / (1-β). Diverges: in more than a quarter of the runs."
 )
 SAME_RUNS = "the same"  # for problems on which the authors ran what the text describes
 
@@ -52,12 +52,14 @@ def describe_main_result(records: Iterable[Mapping[str, Any]]) -> str:
     parts = [_main_part(by_number[claim], reading) for claim in BOOTSTRAPPED for reading in READINGS]
     if not all(parts):
         return ""
-    ratios = [part["effect"]["value"] for part in parts if part and part["effect"]]
+    effects = sorted((part["effect"] for part in parts if part and part["effect"]), key=lambda effect: effect["value"])
+    lowest, highest = (format_briefly(each["value"], each["interval"], "x") for each in (effects[0], effects[-1]))
     diverging = sum("full" in part["unstable"] for part in parts if part)
     return (
-        "In TD learning on Mountain Car, Acrobot and Cartpole, the full correction has "
-        f"{format_number(min(ratios))}x to {format_number(max(ratios))}x the error of momentum at learning rates at "
-        f"which it is stable; in {diverging} of {len(parts)} experiments it diverges at some or all of the paper's."
+        "At learning rates at which the paper's full correction is stable, its error on Mountain Car, Acrobot and "
+        f"Cartpole is {lowest} to {highest} that of momentum alone [95 % CI]. It diverges at some or all of the paper's "
+        f"learning rates in {diverging} of {len(parts)} experiments: {len(BOOTSTRAPPED)} problems, each as described in "
+        "the text and as the authors ran it."
     )
 
 

@@ -14,7 +14,7 @@ from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import ANSWERS, READING_NAMES
 from ..summary import Summary
 from . import forest, headline
-from .drawing import LegendEntry, describe_undrawn, legend, panel_note
+from .drawing import LegendEntry, describe_note, legend, panel_note
 from .glossary import GLOSSARY, TITLE
 from .overview import (
     ANSWER_SIGNS,
@@ -25,10 +25,11 @@ from .overview import (
     describe_answer,
     describe_cost,
     describe_provenance,
+    tally_table,
 )
 from .svg_charts import MARKERS, chart, colour_rules, dash_array, marker_id, style_class
 from .tables import distinct_comparisons, panel_table
-from .tally import answer_rows, claims_by_answer
+from .tally import answer_rows
 
 HERE = Path(__file__).parent
 
@@ -55,10 +56,11 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
     environment.globals |= {"effect": forest.format_effect, "signs": ANSWER_SIGNS, "reading_names": READING_NAMES}
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     page = environment.get_template("template.html.j2").render(
-        answer=describe_answer(summaries),
+        answer=describe_answer(summaries, has_tally=False),
+        description=" ".join(describe_answer(summaries)),
         claims=[dict(record, rows=answer_rows(record)) for record in records],
         colours=colour_rules(entry for entries in legends.values() for entry in entries),
-        counts=_counts(records),
+        answers=_answers(records),
         cost_heading=COST_HEADING,
         cost_note=COST_NOTE,
         costs=[cost_row(summary) for summary in summaries],
@@ -75,16 +77,16 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         provenance=describe_provenance(summaries),
         script=(HERE / "page.js").read_text("utf-8"),
         style=(HERE / "page.css").read_text("utf-8"),
-        tally=claims_by_answer(records, "text"),
+        tally=tally_table(records),
         title=TITLE,
     )
     return re.sub(r"\n\s+", "\n", page)  # the templates' indentation would be a thirtieth of the page
 
 
-def _counts(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many claims have each answer, for one reading or the other."""
-    found = [{row.answer for row in answer_rows(record)} for record in records]
-    return {answer: sum(answer in answers for answers in found) for answer in ANSWERS}
+def _answers(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the answers that occur, for one reading or the other."""
+    found = {row.answer for record in records for row in answer_rows(record)}
+    return [answer for answer in ANSWERS if answer in found]
 
 
 def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]:
@@ -95,7 +97,7 @@ def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]
             {
                 "title": panel.title,
                 "chart": chart(panel, entries),
-                "words": describe_undrawn(panel),
+                "note": describe_note(panel, entries),
                 "diverged": panel_note(panel, entries),
                 "table": panel_table(panel),
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..analysis.formatting import MISSING, capitalized, format_number, format_p, label
+from ..analysis.formatting import MISSING, capitalized, format_briefly, format_number, format_p, label
 from ..analysis.panels import Panel
 from ..analysis.statistics import Comparison
 from ..claims.deviations import DEVIATIONS
@@ -25,21 +25,28 @@ from .overview import (
     describe_answer,
     describe_cost,
     describe_provenance,
+    tally_table,
 )
 from .tables import describe_panel
 from .tally import answer_rows
+
+INTERACTIVE_NOTE = (
+    "With interactive plots: `unstale-lab report` writes report.html beside this file. For the published results: "
+    "`unstale-lab report --store results/runs --out results`. As JSON: [claims.json](claims.json)."
+)
 
 
 def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> str:
     """Return the report, from the records of the claims and the summaries in order."""
     parts = [
         f"# {TITLE}",
-        *map(_escaped, describe_answer(summaries)),
+        *map(_escaped, describe_answer(summaries, has_tally=False)),
         *_headline(records),
+        *_tally(records),
         _escaped(SYMBOLS_NOTE),
         _claims(records) if any(record["verdicts"] for record in records) else "",
         *_forest(records),
-        "With interactive plots: `unstale-lab report` writes report.html. As JSON: [claims.json](claims.json).",
+        INTERACTIVE_NOTE,
         "## Figures",
         *(part for summary in summaries for part in _figure(summary)),
         "## Deviations",
@@ -61,6 +68,13 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield HEADLINE_CAPTION
         heading = ["problem", "claim", READING_NAMES["text"], READING_NAMES["code"]]
         yield _table(heading, ([row.problem, str(row.claim), row.found["text"], row.found["code"]] for row in rows))
+
+
+def _tally(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    if any(record["verdicts"] for record in records):
+        rows = tally_table(records)
+        heading = [f"{len(records)} claims", *(f"{ANSWER_SIGNS[answer]} {answer}" for answer in rows[0][1])]
+        yield _table(heading, ([READING_NAMES[reading], *map(str, counts.values())] for reading, counts in rows))
 
 
 def _claims(records: Sequence[Mapping[str, Any]]) -> str:
@@ -144,7 +158,7 @@ def _comparisons(comparisons: Sequence[Comparison]) -> str:
         (
             [
                 f"{label(c.a)} / {label(c.b)}",
-                f"{format_number(c.ratio)}x [{format_number(c.interval[0])}x, {format_number(c.interval[1])}x]",
+                format_briefly(c.ratio, c.interval, "x"),
                 format_number(c.improvement),
                 format_number(c.iqm_a),
                 format_number(c.iqm_b),

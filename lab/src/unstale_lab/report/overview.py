@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..analysis.formatting import format_duration
-from ..claims.verdict import READING_NAMES, Answer, Reading
+from ..claims.verdict import ANSWER_VERBS, ANSWERS, READING_NAMES, Answer, Reading
 from ..summary import Summary
 from .headline import describe_main_result
 from .tally import claim_records, claims_by_answer
@@ -19,19 +19,9 @@ ANSWER_SIGNS: dict[Answer, str] = {
     "shown": "·",
     "not run": "–",
 }
-# For one claim and for several.
-ANSWER_VERBS: dict[Answer, tuple[str, str]] = {
-    "holds": ("holds", "hold"),
-    "holds in part": ("holds in part", "hold in part"),
-    "does not hold": ("does not hold", "do not hold"),
-    "undecided": ("is undecided", "are undecided"),
-    "shown": ("is shown only", "are shown only"),
-    "not run": ("is not run", "are not run"),
-}
-
 SYMBOLS_NOTE = (
     "μ: momentum. μ*: the oracle, which evaluates past batches again. μ̂: the paper's full correction. μ̂ diag: its "
-    "diagonal. 0.8x: 0.8 times the error."
+    "diagonal. 0.8x [0.7x, 0.9x]: 0.8 times the error, with its 95 % confidence interval."
 )
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
@@ -43,21 +33,33 @@ def describe_tally(records: Sequence[Mapping[str, Any]], reading: Reading) -> st
     return f"{', '.join(texts)} and {last}" if texts else last
 
 
+def measured_readings(records: Sequence[Mapping[str, Any]]) -> list[Reading]:
+    """Return the readings of which there are answers."""
+    has_code = any(record["answers"]["code"]["is_own"] for record in records)
+    return ["text", "code"] if has_code else ["text"]
+
+
+def describe_tallies(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many claims hold, for each reading, as a sentence."""
+    tallies = (f"{READING_NAMES[each]}, {describe_tally(records, each)}" for each in measured_readings(records))
+    return f"Of the paper's {len(records)} claims, {'; '.join(tallies)}."
+
+
+def tally_table(records: Sequence[Mapping[str, Any]]) -> list[tuple[Reading, dict[Answer, int]]]:
+    """Return, for each reading, how many claims have each answer that occurs."""
+    counts = {each: claims_by_answer(records, each) for each in measured_readings(records)}
+    found = [answer for answer in ANSWERS if any(claims[answer] for claims in counts.values())]
+    return [(each, {answer: len(claims[answer]) for answer in found}) for each, claims in counts.items()]
+
+
 def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the result of all claims as a paragraph."""
-    measured = [record for record in records if record["verdicts"]]
-    if not measured:
+    """Return the main result as a paragraph, without the tally of the claims."""
+    verdicts = [verdict for record in records for verdict in record["verdicts"]]
+    if not verdicts:
         return f"None of the paper's {len(records)} claims has been measured yet."
-    readings: list[Reading] = ["text"]
-    if any(record["answers"]["code"]["is_own"] for record in measured):
-        readings.append("code")
-    tallies = "; ".join(f"{READING_NAMES[reading]}, {describe_tally(records, reading)}" for reading in readings)
-    verdicts = [verdict for record in measured for verdict in record["verdicts"]]
     reduced = {verdict["section"] for verdict in verdicts if verdict["scale"] != "paper"}
-    sentences = [describe_main_result(records), f"Of the paper's {len(records)} claims, {tallies}."]
-    if reduced:
-        sentences.append(f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted.")
-    return " ".join(filter(None, sentences))
+    scale = f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted." if reduced else ""
+    return " ".join(filter(None, [describe_main_result(records), scale]))
 
 
 def _count_figures(names: set[str]) -> str:
@@ -69,13 +71,21 @@ def judged_summaries(summaries: Iterable[Summary]) -> list[Summary]:
     return [summary for summary in summaries if summary.is_judged]
 
 
-def describe_answer(summaries: Sequence[Summary]) -> list[str]:
-    """Return the results of all claims as a paragraph, then what small runs measured, as sentences without verdicts."""
+def describe_answer(summaries: Sequence[Summary], has_tally: bool = True) -> list[str]:
+    """Return paragraphs: the main result and the tally of the claims, then what small runs measured.
+
+    Args:
+        summaries: in order.
+        has_tally: whether to count the claims; the reports have a table instead.
+    """
     judged = judged_summaries(summaries)
     measured = [sentence for summary in summaries if summary.scale != "paper" for sentence in summary.measured]
     sentences = [*measured, FULL_SCALE_NOTE] if measured else []
     if not measured or any(summary.claims for summary in judged):
-        sentences.insert(0, describe_results(claim_records(judged)))
+        records = claim_records(judged)
+        is_counted = has_tally and any(record["verdicts"] for record in records)
+        results = [describe_results(records), describe_tallies(records) if is_counted else ""]
+        sentences = [*filter(None, results), *sentences]
     return sentences
 
 
