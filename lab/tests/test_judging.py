@@ -171,7 +171,7 @@ def test_part_states_effect_divergences_and_tests():
     part = better(contrast(diverging=A_DIVERGES))
     assert part.statement == "μ̂ has a lower error than μ"
     assert part.found == ("0.700x (95 % CI 0.680x to 0.721x) at α ≤ 0.1; μ̂ diverges at α = 0.5, in 25 of 30 runs")
-    assert part.brief == "0.7x at α ≤ 0.1; μ̂ diverges at α = 0.5"
+    assert part.brief == "0.7x [0.68x, 0.721x] at α ≤ 0.1; μ̂ diverges at α = 0.5"
     assert part.test == "paired p = 0.001 (Holm), Welch p = 0.50"
     assert part.effect.is_ratio and (part.effect.quantity, part.effect.value) == ("μ̂ / μ", 0.7)
     assert better(unstable("full")).effect is None
@@ -358,8 +358,8 @@ def test_verdict_says_which_parts_hold():
     verdict = make_verdict(3, parts, [], "And more.")
     assert (verdict.answer, verdict.notes) == ("holds in part", "And more.")
     assert verdict.why == (
-        "First (first was measured). Does not hold: second (second was measured). "
-        "Undecided: third (third was measured)."
+        "1 of 3 parts holds: “first” (first was measured). 1 does not hold: “second” (second was measured). "
+        "1 is undecided: “third” (third was measured)."
     )
 
 
@@ -398,16 +398,18 @@ def test_learning_rates_of_undamped_momentum_depend_on_beta():
 
 
 def test_explanation_of_one_answer():
-    assert explain([part("it is so", "holds")]) == "It is so (it is so was measured)."
+    assert explain([part("it is so", "holds")]) == "“it is so” holds (it is so was measured)."
     many = explain([part(x, "holds") for x in "abcde"] + [part("f", "undecided")])
-    assert many == "A (a was measured), and 4 more. Undecided: f (f was measured)."
-    assert (
-        explain([Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")])
-        == "Does not hold: a (1.03x)."
-    )
-    # A part that would hold if nothing differed is not named beside a main part that does not.
+    assert many == "5 of 6 parts hold; for example, “a” (a was measured). 1 is undecided: “f” (f was measured)."
+    refuted = Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")
+    assert explain([refuted]) == "“a” does not hold (1.03x)."
+    assert explain([refuted, refuted]) == "None of the 2 parts holds; for example, “a” (1.03x)."
+    assert explain([part(x, "holds") for x in "ab"]) == "All 2 parts hold; for example, “a” (a was measured)."
+    # Parts that would also hold if nothing differed do not count beside main parts that fail.
     side = replace(part("b", "holds"), is_main=False)
-    assert explain([part("a", "does not hold"), side]) == "Does not hold: a (a was measured)."
+    assert explain([refuted, side]) == (
+        "“a” does not hold (1.03x). 1 further part holds, but would also hold if nothing differed."
+    )
 
 
 def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
@@ -417,7 +419,7 @@ def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     confirmed = at_reduced_scale(make_verdict(3, [part("a", "holds")], []))
     assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale: ")
     mixed = at_reduced_scale(make_verdict(3, [part("a", "holds"), part("b", "does not hold")], []))
-    assert mixed.answer == "holds in part" and "Undecided: b" in mixed.why and "Does not hold" not in mixed.why
+    assert mixed.answer == "holds in part" and "1 is undecided: “b”" in mixed.why and "not hold" not in mixed.why
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
     without_parts = at_reduced_scale(Verdict(3, "does not hold", "It is not."))

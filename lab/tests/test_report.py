@@ -37,7 +37,7 @@ from unstale_lab.report.forest_plot import draw_forest
 from unstale_lab.report.headline import describe_main_result, headline_rows
 from unstale_lab.report.html import html_report
 from unstale_lab.report.markdown import markdown_report
-from unstale_lab.report.overview import describe_results, describe_tally
+from unstale_lab.report.overview import describe_results, describe_tallies, describe_tally, tally_table
 from unstale_lab.report.plots import draw, mathtext, save
 from unstale_lab.report.svg_charts import MARKERS, chart
 from unstale_lab.report.tables import MAX_ROWS, panel_table
@@ -194,10 +194,18 @@ def test_describe_results_counts_answers():
     assert describe_tally(records, "text") == (
         "1 holds, 1 holds in part, 1 does not hold, 1 is shown only and 21 are not run"
     )
-    assert describe_results(records).startswith(
+    assert describe_tallies(records) == (
         "Of the paper's 25 claims, as described in the text, 1 holds, 1 holds in part, 1 does not hold, 1 is shown "
         "only and 21 are not run; as the authors ran it, 2 hold and 23 are not run."
     )
+    assert tally_table(records) == [
+        ("holds", [1, 2]),
+        ("holds in part", [1, 0]),
+        ("does not hold", [1, 0]),
+        ("shown", [1, 0]),
+        ("not run", [21, 23]),
+    ]
+    assert describe_results(records) == "1 figure is below the paper's scale, where no claim can be refuted."
     assert describe_results(claim_records([])) == "None of the paper's 25 claims has been measured yet."
 
 
@@ -238,8 +246,12 @@ def test_main_result_is_a_sentence_once_all_of_it_was_measured():
         (3, 0.8, "text"), (3, 0.9, "code"), (4, 1.0, "text"), (4, 0.7, "code"),
         (16, None, "text"), (16, 0.9, "code"), (17, 0.2, "text"), (17, 0.6, "code"),
     ]]  # fmt: skip
-    assert "has 0.2x to 1x the error of momentum" in describe_main_result(claim_records(own))
-    assert "in 1 of 8 experiments it diverges" in describe_main_result(claim_records(own))
+    assert "has 0.2x (Cartpole) to 1x (Mountain Car, online) the error of momentum" in describe_main_result(
+        claim_records(own)
+    )
+    assert "It diverges at some or all of the paper's learning rates in 1 of 8 experiments" in describe_main_result(
+        claim_records(own)
+    )
     assert describe_main_result(claim_records(own[1:])) == ""
     assert describe_main_result(claim_records([replace(own[0], scale="quick"), *own[1:]])) == ""
 
@@ -562,6 +574,23 @@ def test_forest_skips_other_effects_and_extra_verdicts():
     )
 
 
+def test_forest_marks_divergences():
+    """A method that diverges everywhere has no ratio, but is not replaced by another comparison."""
+    own = lab_samples.cost()
+    nowhere = Part("μ̂ is better", "does not hold", "μ̂ diverges", unstable=("full",))
+    somewhere = Part("μ* is better", "holds", "0.5x", effect=Effect("μ* / μ", 0.5, (0.4, 0.6)), unstable=("momentum",))
+    by_reading = (
+        Verdict(25, "does not hold", "", (nowhere, somewhere)),
+        Verdict(25, "holds", "", (somewhere,), reading="code"),
+    )
+    records = claim_records([replace(own, verdicts=by_reading)])
+    rows = forest_rows(records)
+    assert [row.text for row in rows] == ["μ̂ diverges", "0.5x (0.4x to 0.6x) †"]
+    first, second = re.findall(r"<li data-claim.*?</li>", html_report(records, []), re.S)
+    assert "<use" not in first and 'class="interval"' not in first and 'class="value"' in second
+    assert [line.get_xdata().tolist() for line in draw_forest(rows).axes[0].lines[1:]] == [[0.4, 0.6], [0.5]]
+
+
 def test_forest_axis_is_logarithmic_and_clipped():
     assert position(2) - position(1) == pytest.approx(position(1) - position(0.5), abs=0.11)
     assert (position(0.0), position(0.001), position(1), position(50), position(math.inf)) == (0, 0, 50, 100, 100)
@@ -648,9 +677,13 @@ def test_markdown_has_every_claim_and_valid_links(report_folder):
 
 def test_markdown_opens_with_the_answer(report_folder):
     lines = [line for line in (report_folder / "REPORT.md").read_text("utf-8").splitlines() if line]
-    assert lines[1].startswith("Of the paper's 25 claims, as described in the text, 1 holds")
-    assert lines[2].startswith("μ: momentum.")
-    assert lines[3] == "| # | claim | in the paper | as described in the text | as the authors ran it | why | figures |"
+    assert lines[1].startswith("1 figure is below the paper's scale")
+    assert lines[2] == "| 25 claims | as described in the text | as the authors ran it |"
+    assert lines[4:6] == ["| ✓ holds | 1 | 2 |", "| ◐ holds in part | 1 | 0 |"]
+    assert lines[9].startswith("μ: momentum.")
+    assert (
+        lines[10] == "| # | claim | in the paper | as described in the text | as the authors ran it | why | figures |"
+    )
     both = next(line for line in lines if line.startswith("| 4 |"))
     assert "| ✗ does not hold | ✓ holds | As described in the text: The methods do not separate" in both
     assert "As the authors ran it: μ\\* has 0.39x the error of μ. | [fig4](#fig4) |" in both
@@ -776,7 +809,7 @@ def test_small_runs_say_what_was_measured_instead_of_verdicts(tmp_path, scale, i
     text = (tmp_path / "REPORT.md").read_text("utf-8")
     assert ('<p class="answer">Momentum ended at 0.03 &amp; lower_in_3 of 3 seeds.</p>' in page) == is_small
     assert ("Momentum ended at 0.03 & lower\\_in\\_3 of 3 seeds." in text) == is_small
-    assert all(("Of the paper" in report) == (not is_small) for report in (page, text))
+    assert ("Of the paper" in page) == ("| 25 claims |" in text) == (not is_small)
 
 
 def test_small_runs_follow_the_tally_of_others():

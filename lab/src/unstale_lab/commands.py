@@ -125,9 +125,12 @@ def report(
     from .store import Store
     from .summary import read_summaries
 
-    summaries = fresh_summaries(Store(store, _warn), read_summaries(out))
+    earlier = read_summaries(out)
+    summaries = fresh_summaries(Store(store, _warn), earlier)
     if not summaries:
         raise UserError(f"no figure is complete in {store}: run `unstale-lab reproduce fig3` first")
+    if {id(summary) for summary in summaries} == {id(summary) for summary in earlier}:
+        _warn(f"no figure is complete in {store}: the report in {out} has earlier results only")
     page = pages.write(summaries, out)
     _inform(pages.answer(summaries))
     print(page)

@@ -15,13 +15,16 @@ from .statistics import Array, best_setting, iqm
 MISSING = "–"
 
 
-def label(line: str) -> str:
-    """Return the label of a method; anything else that is compared is its own label.
+ACTIVATION_LABELS = {"leaky_relu": "Leaky ReLU", "relu": "ReLU", "elu": "ELU", "selu": "SELU"}
 
-    >>> label("diagonal"), label("tanh")
-    ('μ̂ diag', 'tanh')
+
+def label(line: str) -> str:
+    """Return the label of a method or an activation; anything else that is compared is its own label.
+
+    >>> label("diagonal"), label("leaky_relu"), label("tanh")
+    ('μ̂ diag', 'Leaky ReLU', 'tanh')
     """
-    return METHODS[line].label if line in METHODS else line
+    return METHODS[line].label if line in METHODS else ACTIVATION_LABELS.get(line, line)
 
 
 def capitalized(text: str) -> str:

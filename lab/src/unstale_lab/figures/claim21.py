@@ -20,7 +20,6 @@ from .shared.grids import REPLAY_GRID, seeds
 
 SMOOTH = ("tanh", "elu", "selu")
 BY_ACTIVATION = ("activation",)
-NAMES = {"leaky_relu": "Leaky ReLU", "relu": "ReLU", "tanh": "tanh", "elu": "ELU", "selu": "SELU"}
 
 GRID = REPLAY_GRID.vary(
     paper={
@@ -85,7 +84,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     contrasts, _ = holm_corrected([*stability, *errors])
     relations = ["has a more stable expansion than"] * len(stability) + ["learns better than"] * len(errors)
     parts = [
-        better(each, statement=f"{NAMES[each.a]} {relation} {NAMES[each.b]}")
+        better(each, statement=f"{label(each.a)} {relation} {label(each.b)}")
         for each, relation in zip(contrasts, relations, strict=True)
     ]
     notes = " ".join(

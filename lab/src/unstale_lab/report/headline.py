@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.formatting import format_briefly
+from ..analysis.formatting import format_number
 from ..claims.verdict import READINGS, Reading
 
 # The main part of each of these claims compares the full correction with momentum, at the same settings.
@@ -47,19 +47,21 @@ def headline_rows(records: Iterable[Mapping[str, Any]]) -> list[HeadlineRow]:
 
 
 def describe_main_result(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return the answer to the paper's main question in a sentence; empty unless all of it was measured."""
+    """Return the answer to the paper's main question in two sentences; empty unless all of it was measured.
+
+    The table of ``headline_rows`` has the intervals.
+    """
     by_number = {record["number"]: record for record in records}
-    parts = [_main_part(by_number[claim], reading) for claim in BOOTSTRAPPED for reading in READINGS]
-    if not all(parts):
+    parts = {(n, reading): _main_part(by_number[n], reading) for n in BOOTSTRAPPED for reading in READINGS}
+    if not all(parts.values()):
         return ""
-    effects = sorted((part["effect"] for part in parts if part and part["effect"]), key=lambda effect: effect["value"])
-    lowest, highest = (format_briefly(each["value"], each["interval"], "x") for each in (effects[0], effects[-1]))
-    diverging = sum("full" in part["unstable"] for part in parts if part)
+    ratios = sorted((part["effect"]["value"], n) for (n, _), part in parts.items() if part and part["effect"])
+    lowest, highest = (f"{format_number(ratio)}x ({PROBLEMS[n]})" for ratio, n in (ratios[0], ratios[-1]))
+    diverging = sum("full" in part["unstable"] for part in parts.values() if part)
     return (
-        "At learning rates at which the paper's full correction is stable, its error on Mountain Car, Acrobot and "
-        f"Cartpole is {lowest} to {highest} that of momentum alone [95 % CI]. It diverges at some or all of the paper's "
-        f"learning rates in {diverging} of {len(parts)} experiments: {len(BOOTSTRAPPED)} problems, each as described in "
-        "the text and as the authors ran it."
+        f"Where the paper's full correction is stable, it has {lowest} to {highest} the error of momentum alone. "
+        f"It diverges at some or all of the paper's learning rates in {diverging} of {len(parts)} experiments: "
+        f"{len(BOOTSTRAPPED)} problems, each as described in the text and as the authors ran it."
     )
 
 

@@ -25,6 +25,7 @@ from .overview import (
     describe_answer,
     describe_cost,
     describe_provenance,
+    measured_readings,
     tally_table,
 )
 from .svg_charts import MARKERS, chart, colour_rules, dash_array, marker_id, style_class
@@ -78,6 +79,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         script=(HERE / "page.js").read_text("utf-8"),
         style=(HERE / "page.css").read_text("utf-8"),
         tally=tally_table(records),
+        tally_readings=measured_readings(records),
         title=TITLE,
     )
     return re.sub(r"\n\s+", "\n", page)  # the templates' indentation would be a thirtieth of the page

@@ -25,6 +25,7 @@ from .overview import (
     describe_answer,
     describe_cost,
     describe_provenance,
+    measured_readings,
     tally_table,
 )
 from .tables import describe_panel
@@ -72,9 +73,9 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _tally(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if any(record["verdicts"] for record in records):
-        rows = tally_table(records)
-        heading = [f"{len(records)} claims", *(f"{ANSWER_SIGNS[answer]} {answer}" for answer in rows[0][1])]
-        yield _table(heading, ([READING_NAMES[reading], *map(str, counts.values())] for reading, counts in rows))
+        heading = [f"{len(records)} claims", *(READING_NAMES[reading] for reading in measured_readings(records))]
+        rows = ([f"{ANSWER_SIGNS[answer]} {answer}", *map(str, counts)] for answer, counts in tally_table(records))
+        yield _table(heading, rows)
 
 
 def _claims(records: Sequence[Mapping[str, Any]]) -> str:

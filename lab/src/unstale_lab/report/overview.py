@@ -45,11 +45,11 @@ def describe_tallies(records: Sequence[Mapping[str, Any]]) -> str:
     return f"Of the paper's {len(records)} claims, {'; '.join(tallies)}."
 
 
-def tally_table(records: Sequence[Mapping[str, Any]]) -> list[tuple[Reading, dict[Answer, int]]]:
-    """Return, for each reading, how many claims have each answer that occurs."""
-    counts = {each: claims_by_answer(records, each) for each in measured_readings(records)}
-    found = [answer for answer in ANSWERS if any(claims[answer] for claims in counts.values())]
-    return [(each, {answer: len(claims[answer]) for answer in found}) for each, claims in counts.items()]
+def tally_table(records: Sequence[Mapping[str, Any]]) -> list[tuple[Answer, list[int]]]:
+    """Return, for each answer that occurs, the number of claims that have it in each of ``measured_readings``."""
+    by_reading = [claims_by_answer(records, reading) for reading in measured_readings(records)]
+    rows = [(answer, [len(claims[answer]) for claims in by_reading]) for answer in ANSWERS]
+    return [(answer, counts) for answer, counts in rows if any(counts)]
 
 
 def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
