@@ -415,7 +415,7 @@ def test_explanation_of_one_answer():
 def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     refuted = at_reduced_scale(make_verdict(3, [part("a", "does not hold")], []))
     assert (refuted.answer, refuted.parts[0].answer) == ("undecided", "undecided")
-    assert "too small a run to decide" in refuted.why
+    assert "a reduced scale refutes nothing" in refuted.why
     confirmed = at_reduced_scale(make_verdict(3, [part("a", "holds")], []))
     assert confirmed.answer == "holds in part" and confirmed.why.startswith("At a reduced scale: ")
     mixed = at_reduced_scale(make_verdict(3, [part("a", "holds"), part("b", "does not hold")], []))
@@ -423,7 +423,7 @@ def test_a_reduced_scale_refutes_nothing_and_confirms_in_part():
     shown = Verdict(15, "shown", "Shown.")
     assert at_reduced_scale(shown) == shown
     without_parts = at_reduced_scale(Verdict(3, "does not hold", "It is not."))
-    assert (without_parts.answer, without_parts.why) == ("undecided", "Too small a run to decide: It is not.")
+    assert (without_parts.answer, without_parts.why) == ("undecided", "A reduced scale refutes nothing: It is not.")
 
 
 def test_undecided_names_the_reason():

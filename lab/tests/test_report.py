@@ -696,7 +696,7 @@ def test_markdown_opens_with_the_answer(report_folder):
 
 def test_markdown_lists_the_parts_of_a_verdict(report_folder):
     text = (report_folder / "REPORT.md").read_text("utf-8")
-    assert "- ✓ holds: μ̂ differs from μ: 0.63x; paired p \\< 0.001 (Holm), Welch p = 0.012\n" in text
+    assert "- ✓ 0.63x, paired p \\< 0.001 (Holm), Welch p = 0.012: “μ̂ differs from μ” holds.\n" in text
     assert "| μ̂ / μ | 0.63x [0.567x, 0.693x] | 0.91 | 0.038 | 0.06 | \\< 0.001 |" in text
     assert "**Claim 4 (as the authors ran it): ✓ holds.**" in text
 
@@ -736,10 +736,10 @@ def test_html_has_one_answer_per_reading(report_folder):
 
 def test_html_unfolds_parts_and_comparisons(report_folder):
     details = claim_html((report_folder / "report.html").read_text("utf-8"), 3).split("<details>")[1]
-    assert re.findall(r"</span> <b>([^<]+)</b>: ([^<;]+);", details) == [
-        ("μ̂ differs from μ", "0.63x"),
-        ("μ* differs from μ̂", "0.88x"),
-        ("μ̂ diag differs from μ̂", "infx"),
+    assert re.findall(r"<li>([^<,]+), <span[^>]*>[^<]+</span>: <b>([^<]+)</b>", details) == [
+        ("0.63x", "μ̂ differs from μ"),
+        ("0.88x", "μ* differs from μ̂"),
+        ("infx", "μ̂ diag differs from μ̂"),
     ]
     assert '<th scope="col">ratio a / b [95 % CI]</th>' in details
     assert '<td>0.63x <span class="faint">[0.567x, 0.693x]</span>' in details

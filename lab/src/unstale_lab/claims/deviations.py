@@ -61,6 +61,11 @@ DEVIATIONS = (
         "unweighted, as in the text",
     ),
     Deviation(
+        "MsPacman, drift and cosine",
+        "over the samples of the last 2/(1-β) batches: 20, or 200 for Adam",
+        "over the last 20 batches, because the parameters of each are stored",
+    ),
+    Deviation(
         "RBF width",
         "the appendix has a variance of σ²/grid; the code takes σ as a standard deviation in grid cells",
         "σ² in squared grid cells",

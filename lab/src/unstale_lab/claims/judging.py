@@ -245,13 +245,13 @@ def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", read
 def at_reduced_scale(verdict: Verdict) -> Verdict:
     """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
     parts = tuple(
-        undecided(part, "not confirmed; too small a run to decide") if part.answer == "does not hold" else part
+        undecided(part, "not confirmed; a reduced scale refutes nothing") if part.answer == "does not hold" else part
         for part in verdict.parts
     )
     answer = combine_parts(parts) if parts else verdict.answer
     why = verdict.why if parts == verdict.parts else explain(parts)
     if answer == "does not hold":  # without parts
-        answer, why = "undecided", f"Too small a run to decide: {why}"
+        answer, why = "undecided", f"A reduced scale refutes nothing: {why}"
     if answer == "holds":
         answer, why = "holds in part", f"At a reduced scale: {why}"
     return replace(verdict, answer=answer, parts=parts, why=why)

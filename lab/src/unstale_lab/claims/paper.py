@@ -160,7 +160,7 @@ CLAIMS = (
         21,
         "appendix D",
         "Activations",
-        "tanh, ELU and SELU have more stable Taylor expansions at random initialisation; Leaky ReLU learns best.",
+        "tanh, ELU and SELU have more stable Taylor expansions at random initialization; Leaky ReLU learns best.",
         ("claim21",),
         has_two_readings=False,
     ),

@@ -135,7 +135,7 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
         *(equivalent(each, statement=text) for each, text in zip(contrasts[2:], SAME_LOSSES, strict=True)),
     ]
     if not _has_learned(selected):
-        parts = [undecided(part, "hardly anything was learned") for part in parts]
+        parts = [undecided(part, "little was learned") for part in parts]
     table = tabulate(records)
     notes = [
         *(describe_iqm(table.final(curve), f"Final {name} (IQM)") for curve, name in LOSSES.items()),
@@ -183,7 +183,7 @@ FIGURE = Figure(
     claims=(2,),
     settings="SVHN, 73,257 training and 26,032 test images; network of 4 convolutions and 3 dense layers, width 8 and "
     "16; β 0.9 and 0.99; α 0.005 and 0.01; batches of 4, 16 and 64; 5 seeds; 20,000 steps. μ̂ (window) is not in the "
-    "paper; it has this library's bound on the correction. The authors' code: Glorot initialisation, zero biases, a "
+    "paper; it has this library's bound on the correction. The authors' code: Glorot initialization, zero biases, a "
     "Taylor term made of the batch's mean gradient. In addition undamped momentum.",
     runs=runs,
     panels=panels,

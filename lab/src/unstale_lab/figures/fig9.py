@@ -120,7 +120,7 @@ FIGURE = Figure(
     settings="Sarsa on 100,000 recorded transitions of a MsPacman expert, rewards clipped to their signs, γ 0.99; "
     "DQN's network (n = 4,801,705); batches of 32; Adam with α 0.00005 and β 0.99, corrections with α 0.0001 and β "
     "0.9; 20 seeds; 500,000 steps. Errors against single sampled returns, and against true values: means of 16 "
-    "rollouts from each of 1,000 states.",
+    "rollouts from each of 1,000 states. Drift and cosine over the last 20 batches.",
     runs=runs,
     panels=panels,
     judge=judge,

@@ -55,7 +55,7 @@ SEARCH_GRID = MS_PACMAN_GRID.vary(
 )
 TUNED_SUFFIX = "learning rates tuned"
 SEARCH_ALONE_NOTE = (
-    " The compared runs are those of the search (2 seeds): selection bias favours every method, and nothing is decided."
+    " The compared runs are those of the search (2 seeds): selection bias favors every method, and nothing is decided."
 )
 
 

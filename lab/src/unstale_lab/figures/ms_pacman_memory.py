@@ -311,7 +311,7 @@ def _describe_choice(records: Sequence[Record]) -> str:
     if at_end:
         sentences.append(f"The best rate of {', '.join(at_end)} is at an end of the range tried and may lie outside.")
     if not without(records, seed=TUNING_SEEDS):
-        sentences.append("The compared runs are those of the search (2 seeds): selection bias favours every optimizer.")
+        sentences.append("The compared runs are those of the search (2 seeds): selection bias favors every optimizer.")
     return " ".join(sentences)
 
 

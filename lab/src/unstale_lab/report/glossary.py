@@ -41,7 +41,7 @@ GLOSSARY: dict[str, str] = {
     "Figures: means, which the paper plots, are over the runs that did not diverge, and say how many did. A "
     "cross marks where a line ends because too many runs diverged.",
     "IQM": "interquartile mean, the mean of the middle half of the runs; infinite if more than a quarter diverged.",
-    "P(a better)": "the share of pairs in which a has the lower final error.",
+    "P(a < b)": "the share of pairs in which a has the lower value.",
     "True values": "of MsPacman: the mean return of many rollouts from the same state; the variance of that mean is "
     "subtracted from the error. A single sampled return, which the paper uses, adds noise.",
 }

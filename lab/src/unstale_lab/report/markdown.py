@@ -20,6 +20,7 @@ from .overview import (
     ANSWER_SIGNS,
     COST_HEADING,
     COST_NOTE,
+    FIGURES_NOTE,
     SYMBOLS_NOTE,
     cost_row,
     describe_answer,
@@ -49,6 +50,7 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         *_forest(records),
         INTERACTIVE_NOTE,
         "## Figures",
+        FIGURES_NOTE,
         *(part for summary in summaries for part in _figure(summary)),
         "## Deviations",
         "Where neither reading does what the authors did.",
@@ -147,12 +149,11 @@ def _verdict(verdict: Verdict) -> Iterable[str]:
 
 
 def _part(part: Part) -> str:
-    test = f"; {part.test}" if part.test else ""
-    return f"{ANSWER_SIGNS[part.answer]} {part.answer}: {part.statement}: {part.found}{test}"
+    return f"{ANSWER_SIGNS[part.answer]} {part.text}"
 
 
 def _comparisons(comparisons: Sequence[Comparison]) -> str:
-    heading = ["a / b", "ratio a / b [95 % CI]", "P(a better)", "IQM of a", "IQM of b"]
+    heading = ["a / b", "ratio a / b [95 % CI]", "P(a < b)", "IQM of a", "IQM of b"]
     heading += ["p, paired", "p, Holm", "p, Welch", "pairs", "diverged"]
     return _table(
         heading,

@@ -23,6 +23,10 @@ SYMBOLS_NOTE = (
     "μ: momentum. μ*: the oracle, which evaluates past batches again. μ̂: the paper's full correction. μ̂ diag: its "
     "diagonal. 0.8x [0.7x, 0.9x]: 0.8 times the error, with its 95 % confidence interval."
 )
+FIGURES_NOTE = (
+    "Panels titled “Figure …” are like the paper's: means over the runs that did not diverge, unless they say IQM. The "
+    "share of those that did is written beside the line or below the panel. Further panels show interquartile means."
+)
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
 

@@ -120,7 +120,7 @@ class SetupResult:
 
     @property
     def reference(self) -> Entry:
-        """The reference with the lowest mean final error on the test seeds, which favours the references."""
+        """The reference with the lowest mean final error on the test seeds, which favors the references."""
         return min(self._references(), key=_mean_error)
 
     def best_by_kind(self) -> dict[str, Entry]:
