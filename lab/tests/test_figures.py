@@ -37,7 +37,7 @@ Truth = Callable[[Run], float]
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    monkeypatch.setattr(curves, "RESAMPLES", 40)
+    monkeypatch.setattr(curves, "BAND_RESAMPLES", 40)
     monkeypatch.setattr(contrast, "RESAMPLES", 200)
 
 

@@ -46,7 +46,7 @@ ALPHAS, SEEDS = [0.001, 0.01, 0.1], list(range(15))
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    monkeypatch.setattr(curves, "RESAMPLES", 40)
+    monkeypatch.setattr(curves, "BAND_RESAMPLES", 40)
 
 
 def record(run: Run, error: float, noise: float = 0.1) -> Record:

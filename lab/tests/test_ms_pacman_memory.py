@@ -28,7 +28,7 @@ FIGURE = find("ms_pacman_memory")
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
-    monkeypatch.setattr(curves, "RESAMPLES", 40)
+    monkeypatch.setattr(curves, "BAND_RESAMPLES", 40)
 
 
 def record(run: Run, error: float) -> Record:
@@ -139,7 +139,7 @@ def test_quick_scale_compares_the_best_of_the_search():
     own = make_records("quick")
     assert {name: result.alpha for name, result in results(own).items()} == TUNED
     sentences = FIGURE.findings(own)
-    assert "2 seeds decide nothing" in sentences[4] and "selection bias favours every optimizer" in sentences[-2]
+    assert "2 seeds decide nothing" in sentences[4] and "selection bias favors every optimizer" in sentences[-2]
 
 
 def test_tables():

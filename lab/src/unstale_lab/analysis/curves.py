@@ -18,7 +18,7 @@ from ..records import Record
 from .run_table import Fields, Line, RunTable, select, tabulate
 from .statistics import Array, bootstrap, divergence_rate, iqm
 
-RESAMPLES = 400  # for a band in a plot; intervals in verdicts use more
+BAND_RESAMPLES = 400  # for a band in a plot; intervals in verdicts use more
 MSE = "mean squared error"  # axis label
 AXIS_LABELS = {
     "alpha": "learning rate α",
@@ -44,7 +44,7 @@ STATISTIC_NAMES: dict[Statistic, str] = {mean: "mean", iqm: "IQM"}
 
 def series_with_band(label: str, x: ArrayLike, values: Array, statistic: Statistic, **more: Any) -> Series:
     """Return a line through ``values [x, settings, seeds]`` with its 95 % confidence band."""
-    low, high = bootstrap(statistic, values, resamples=RESAMPLES)
+    low, high = bootstrap(statistic, values, resamples=BAND_RESAMPLES)
     return Series(label, _floats(x), _floats(statistic(values)), _floats(low), _floats(high), **more)
 
 

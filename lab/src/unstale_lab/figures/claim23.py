@@ -39,7 +39,7 @@ GRID = Grid(
 # scoring.evaluate(sarsa.Sarsa(sarsa.Settings()).policy(epsilon=1.0), games=200)
 RANDOM_SCORE = 216
 DECENT_SCORE = 2 * RANDOM_SCORE
-MIN_SEEDS = 3  # fewer than for comparisons, because every single seed must pass
+MIN_DECENT_SEEDS = 3  # fewer than for comparisons, because every single seed must pass
 SCORES = {"score": "while learning", "evaluation score": "after training"}
 GAME_STEPS = "environment steps (all games)"
 MIN_STEPS_TO_JUDGE = 2_000_000  # shorter training can confirm the claim, but not refute it
@@ -81,7 +81,9 @@ def _decent(method: str, table: RunTable) -> Part:
     scores = {when: table.final(curve)[method] for curve, when in SCORES.items()}
     everything = np.stack(list(scores.values()))
     answer: Answer = "undecided"
-    if everything.shape[-1] >= MIN_SEEDS and ((everything > DECENT_SCORE).all() or (everything <= DECENT_SCORE).all()):
+    if everything.shape[-1] >= MIN_DECENT_SEEDS and (
+        (everything > DECENT_SCORE).all() or (everything <= DECENT_SCORE).all()
+    ):
         answer = "holds" if everything.min() > DECENT_SCORE else "does not hold"
     texts = [
         f"{format_number(values.mean())} ({format_number(values.min())} to {format_number(values.max())}) {when}"

@@ -27,7 +27,7 @@ from .shared.pacman import (
 
 GRID = MEASURED_GRID.vary({}, large={"steps": 50_000})
 METHODS = ("adam", "adam_frozen", "adam_diagonal_literal")
-MIN_STEPS_TO_JUDGE = 200_000  # the paper sees frozen targets ahead only "after a very long time"
+MIN_STEPS_OF_LATE_LEAD = 200_000  # the paper sees frozen targets ahead only "after a very long time"
 
 
 def runs(scale: Scale) -> list[Run]:
@@ -55,7 +55,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         better(contrasts[1], statement="frozen targets have a lower error in the end"),
     ]
     steps = selected[0].run.steps
-    if steps < MIN_STEPS_TO_JUDGE:
+    if steps < MIN_STEPS_OF_LATE_LEAD:
         parts[1] = undecided(parts[1], f"{steps:,} steps are too few to decide")
     notes = [
         f"Errors are measured {REFERENCE_NAMES[TRUTH]}.",

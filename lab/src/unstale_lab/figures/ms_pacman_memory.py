@@ -16,12 +16,13 @@ from ..analysis.formatting import MISSING, format_estimate, format_interval, for
 from ..analysis.panels import Panel, Series, Table
 from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import Array, clip_errors
+from ..claims.judging import MIN_SEEDS
 from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
 from .shared.grids import seeds
 from .shared.pacman import MS_PACMAN_GRID, STEPS, TRUTH, clip_to_resolution
-from .shared.tuned import FINAL_SHARE, MIN_SEEDS, Ratio, mean_interval, ratio
+from .shared.tuned import FINAL_SHARE, Ratio, mean_interval, ratio
 
 # Labels and settings of the optimizers. β of a reservoir grows with training; that of the others is 0.9.
 ANNEALED = {"lr_schedule": "linear"}

@@ -18,7 +18,7 @@ PROBLEMS = {
     1: "Regression, without bootstrapping",
 }
 BOOTSTRAPPED = (3, 4, 16, 17)
-CAPTION = (
+HEADLINE_CAPTION = (
     "The error with corrected momentum μ̂, relative to that with momentum alone [95 % CI]: below 1x the correction "
     "helps. α is the learning rate; where the authors' momentum is a sum instead of an average, the effective rate is "
     "α / (1-β). Diverges: in more than a quarter of the runs."

@@ -12,10 +12,9 @@ from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import READING_NAMES, Part, Verdict
 from ..summary import Summary
 from .drawing import LegendEntry, describe_undrawn, legend, panel_note
-from .forest import CAPTION, forest_rows
+from .forest import FOREST_CAPTION, forest_rows
 from .glossary import GLOSSARY, TITLE
-from .headline import CAPTION as HEADLINE_CAPTION
-from .headline import headline_rows
+from .headline import HEADLINE_CAPTION, headline_rows
 from .overview import (
     ANSWER_SIGNS,
     COST_HEADING,
@@ -107,7 +106,7 @@ def _forest(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if rows:
         yield "## Main effects"
         yield "![Main ratio of each claim with its interval](figures/forest.png)"
-        yield f"{CAPTION} Filled circles: {READING_NAMES['text']}. Hollow diamonds: {READING_NAMES['code']}."
+        yield f"{FOREST_CAPTION} Filled circles: {READING_NAMES['text']}. Hollow diamonds: {READING_NAMES['code']}."
 
 
 def _figure(summary: Summary) -> Iterable[str]:

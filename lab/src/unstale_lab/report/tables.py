@@ -14,7 +14,7 @@ MAX_ROWS = 12
 
 
 @dataclass(frozen=True)
-class Table:
+class PanelTable:
     """A table of text cells."""
 
     title: str
@@ -23,14 +23,14 @@ class Table:
     thinned: bool  # whether some points were left out
 
 
-def panel_table(panel: Panel) -> Table:
+def panel_table(panel: Panel) -> PanelTable:
     """Return a table with one row per x, at most ``MAX_ROWS``, including the first and the last."""
     points = sorted({x for series in panel.series for x in series.x})
     kept = points
     if len(points) > MAX_ROWS:
         kept = [points[round(i * (len(points) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
     columns = [dict(zip(series.x, series.y, strict=True)) for series in panel.series]
-    return Table(
+    return PanelTable(
         title=panel.title,
         heading=[panel.x_label, *(series_label(series) for series in panel.series)],
         rows=[[format_number(x), *(format_number(column.get(x)) for column in columns)] for x in kept],

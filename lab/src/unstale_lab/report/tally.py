@@ -12,27 +12,27 @@ from ..claims.paper import CLAIMS, Claim
 from ..claims.verdict import ANSWERS, READINGS, Answer, Reading
 from ..summary import Summary, in_order
 
-Record = dict[str, Any]
+ClaimRecord = dict[str, Any]
 NOT_MEASURED = "Not run at a scale at which claims are judged."
 
 
-def claim_records(summaries: Iterable[Summary]) -> list[Record]:
+def claim_records(summaries: Iterable[Summary]) -> list[ClaimRecord]:
     """Return one record per claim: the answer for each reading, and the verdicts that it is made of."""
-    found: dict[int, list[Record]] = {}
+    found: dict[int, list[ClaimRecord]] = {}
     for summary in in_order(summaries):
         for verdict in summary.verdicts:
-            source: Record = {"section": summary.name, "scale": summary.scale, "command": summary.command}
+            source: ClaimRecord = {"section": summary.name, "scale": summary.scale, "command": summary.command}
             found.setdefault(verdict.claim, []).append(asdict(verdict) | source)
     return [_record(claim, found.get(claim.number, [])) for claim in CLAIMS]
 
 
-def _record(claim: Claim, verdicts: Sequence[Record]) -> Record:
+def _record(claim: Claim, verdicts: Sequence[ClaimRecord]) -> ClaimRecord:
     own = {name: value for name, value in asdict(claim).items() if name not in ("figures", "has_two_readings")}
     answers = {reading: _answer(claim, verdicts, reading) for reading in READINGS}
     return own | {"answers": answers, "verdicts": list(verdicts)}
 
 
-def _answer(claim: Claim, verdicts: Sequence[Record], reading: Reading) -> Record:
+def _answer(claim: Claim, verdicts: Sequence[ClaimRecord], reading: Reading) -> ClaimRecord:
     """Combine the verdicts of all scopes. If the authors ran what the text describes, one verdict serves both."""
     judged = [verdict for verdict in verdicts if not verdict["is_extra"]]
     if reading == "code" and claim.has_two_readings and not any(v["reading"] == "code" for v in judged):

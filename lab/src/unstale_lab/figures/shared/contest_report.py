@@ -10,8 +10,10 @@ from ...analysis.curves import AXIS_LABELS, MSE, mean, series_with_band
 from ...analysis.formatting import MISSING, format_interval, format_number, format_p, format_p_value, format_ratio
 from ...analysis.panels import Panel, Series, Table
 from ...analysis.statistics import clip_errors, holm, iqm
+from ...claims.contrast import SIGNIFICANCE_LEVEL
+from ...claims.judging import MIN_SEEDS
 from .contest import Contestant, Entry, Setup, SetupResult, Study, holm_p
-from .tuned import MIN_SEEDS, SIGNIFICANCE_LEVEL, Cell, Ratio, mean_interval
+from .tuned import Cell, Ratio, mean_interval
 
 SAMPLES = "samples"
 LOWER = "the error is significantly lower"

@@ -19,13 +19,13 @@ from scipy import stats
 from ...analysis.curves import mean
 from ...analysis.run_table import tabulate
 from ...analysis.statistics import CONFIDENCE, Array, bootstrap, clip_errors, paired_t_test, seed_log_ratios
+from ...claims.contrast import SIGNIFICANCE_LEVEL
+from ...claims.judging import MIN_SEEDS
 from ...records import Record
 
 CURVE = "evaluation"
 FINAL_SHARE = 0.1  # of the training, over which the final error is averaged
 TUNING_SEEDS = frozenset(range(5))
-MIN_SEEDS = 5  # fewer seeds decide nothing
-SIGNIFICANCE_LEVEL = 0.05
 
 Setting = tuple[float, float]  # α, β
 
