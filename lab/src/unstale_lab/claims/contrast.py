@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ..analysis import statistics
+from ..analysis.formatting import label
 from ..analysis.run_table import RunTable
 from ..analysis.statistics import MAX_LOG_RATIO, Array, Comparison, clip_errors, compare, holm, seed_log_ratios
 
@@ -145,6 +146,11 @@ def compare_pairs(
     """
     found = [_contrast(errors, a, b, worst_error, levels, symbol) for a, b in pairs]
     return holm_corrected(found)[0]
+
+
+def named(quantity: str, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the values of each method by a name that says what they are, such as "drift of μ̂"."""
+    return {f"{quantity} of {label(method)}": array for method, array in values.items()}
 
 
 def compare_methods(table: RunTable, pairs: Iterable[tuple[str, str]], curve: str = "evaluation") -> list[Contrast]:
