@@ -148,9 +148,17 @@ def compare_pairs(
     return holm_corrected(found)[0]
 
 
-def named(quantity: str, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the values of each method by a name that says what they are, such as "drift of μ̂"."""
-    return {f"{quantity} of {label(method)}": array for method, array in values.items()}
+def compare_quantity(
+    quantity: str,
+    values: Mapping[str, Array],
+    pairs: Iterable[tuple[str, str]],
+    worst: float,
+    levels: Sequence[Any] | None = None,
+) -> list[Contrast]:
+    """Compare pairs of methods as ``compare_pairs`` does, by names such as "drift of μ̂"."""
+    names = {method: f"{quantity} of {label(method)}" for method in values}
+    named_values = {names[method]: array for method, array in values.items()}
+    return compare_pairs(named_values, [(names[a], names[b]) for a, b in pairs], worst, levels)
 
 
 def compare_methods(table: RunTable, pairs: Iterable[tuple[str, str]], curve: str = "evaluation") -> list[Contrast]:

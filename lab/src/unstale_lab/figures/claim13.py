@@ -11,7 +11,7 @@ from ..analysis.formatting import describe_iqm, format_number, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, clip_errors, iqm
-from ..claims.contrast import compare_pairs, holm_corrected, named
+from ..claims.contrast import compare_quantity, holm_corrected
 from ..claims.judging import better, make_verdict, no_higher, undecided, within
 from ..claims.verdict import Verdict
 from ..records import Record
@@ -87,9 +87,8 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
     selected = select(records, method=["adam", method])
     table, score_table = tabulate(selected), tabulate(with_valid_scores(selected))
     scores, drifts = score_table.final("score"), table.mean_over("drift", 0.5)
-    pairs = {each: (f"{each} of {label(method)}", f"{each} of {label('adam')}") for each in ("score", "drift")}
-    score_contrasts = compare_pairs(named("score", scores), [pairs["score"]], score_table.worst_error("score"))
-    drift_contrasts = compare_pairs(named("drift", drifts), [pairs["drift"]], table.worst_error("drift", drifts))
+    score_contrasts = compare_quantity("score", scores, [(method, "adam")], score_table.worst_error("score"))
+    drift_contrasts = compare_quantity("drift", drifts, [(method, "adam")], table.worst_error("drift", drifts))
     [score, drift], _ = holm_corrected([*score_contrasts, *drift_contrasts])
     gain, steps = no_higher(score, "the corrected critic scores no more than Adam's"), records[0].run.steps
     if steps < MIN_STEPS_TO_JUDGE:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.formatting import describe_iqm, label
+from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
-from ..claims.contrast import MUCH, compare_pairs, holm_corrected, named
+from ..claims.contrast import MUCH, compare_quantity, holm_corrected
 from ..claims.judging import better, make_verdict, undecided, worse
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
@@ -27,7 +27,6 @@ from .shared.pacman import (
 
 GRID = MEASURED_GRID.vary({}, large={"steps": 50_000})
 METHODS = ("adam", "adam_frozen", "adam_diagonal_literal")
-MEAN, FINAL = "mean error", "final error"
 MIN_STEPS_OF_LATE_LEAD = 200_000  # the paper sees frozen targets ahead only "after a very long time"
 
 
@@ -42,18 +41,15 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     return [error_panel(clipped, RETURNS, "Figure 17 (IQM)"), error_panel(clipped, TRUTH, REFERENCE_NAMES[TRUTH])]
 
 
-def _pair(quantity: str) -> tuple[str, str]:
-    return f"{quantity} of {label('adam_frozen')}", f"{quantity} of {label('adam')}"
-
-
 def judge(records: Sequence[Record]) -> list[Verdict]:
     """Judge speed (mean error over the training) and precision (final error of a long training)."""
     clipped = clip_to_resolution(records)
     selected = select(clipped, method=["adam", "adam_frozen"])
     table = tabulate(selected)
     mean_errors = table.mean_over(TRUTH)
-    speed = compare_pairs(named(MEAN, mean_errors), [_pair(MEAN)], table.worst_error(TRUTH, mean_errors))
-    precision = compare_pairs(named(FINAL, table.final(TRUTH)), [_pair(FINAL)], table.worst_error(TRUTH))
+    pair = ("adam_frozen", "adam")
+    speed = compare_quantity("mean error", mean_errors, [pair], table.worst_error(TRUTH, mean_errors))
+    precision = compare_quantity("final error", table.final(TRUTH), [pair], table.worst_error(TRUTH))
     contrasts, _ = holm_corrected([*speed, *precision])
     parts = [
         worse(contrasts[0], MUCH, "frozen targets have a higher error over the training"),

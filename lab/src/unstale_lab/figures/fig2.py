@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from ..analysis.curves import AXIS_LABELS, divergence_panels, learning_curves, mean, sensitivity_curves
-from ..analysis.formatting import describe_iqm, label
+from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import iqm
-from ..claims.contrast import Contrast, compare_pairs, holm_corrected
+from ..claims.contrast import Contrast, compare_quantity, holm_corrected
 from ..claims.judging import describe_contrast, equivalent, make_verdict, undecided, worse
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
@@ -171,10 +171,8 @@ def _has_learned(records: Sequence[Record]) -> bool:
 def _compare_losses(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Contrast]:
     """Compare pairs of methods; their labels name the loss."""
     table = tabulate(records)
-    losses = {f"{LOSSES[curve]} of {label(method)}": values for method, values in table.final(curve).items()}
-    named = dict(zip(table.records, losses, strict=True))
-    chosen = [(named[a], named[b]) for a, b in pairs]
-    return compare_pairs(losses, chosen, table.worst_error(curve), table.values("alpha"))
+    losses, alphas = table.final(curve), table.values("alpha")
+    return compare_quantity(LOSSES[curve], losses, pairs, table.worst_error(curve), alphas)
 
 
 FIGURE = Figure(
