@@ -403,8 +403,10 @@ def test_explanation_of_one_answer():
     assert many == "5 of 6 parts hold; for example, “a” (a was measured). 1 is undecided: “f” (f was measured)."
     refuted = Part("a", "does not hold", "1.03x (95 % CI 1x to 1.1x)", brief="1.03x")
     assert explain([refuted]) == "“a” does not hold (1.03x)."
-    assert explain([refuted, refuted]) == "None of the 2 parts holds; for example, “a” (1.03x)."
-    assert explain([part(x, "holds") for x in "ab"]) == "All 2 parts hold; for example, “a” (a was measured)."
+    assert explain([refuted, refuted]) == "Neither part holds; for example, “a” (1.03x)."
+    assert explain([part(x, "holds") for x in "ab"]) == "Both parts hold; for example, “a” (a was measured)."
+    assert explain([refuted] * 3).startswith("None of the 3 parts holds; for example, “a”")
+    assert explain([part(x, "holds") for x in "abc"]).startswith("All 3 parts hold; for example, “a”")
     # Parts that would also hold if nothing differed do not count beside main parts that fail.
     side = replace(part("b", "holds"), is_main=False)
     assert explain([refuted, side]) == (

@@ -288,8 +288,10 @@ def _describe_group(parts: Sequence[Part], of: int, is_first: bool) -> str:
     """Describe the parts with one answer: their number, and the first of them."""
     first, count = parts[0], len(parts)
     verb = ANSWER_VERBS[first.answer][count > 1]
-    if count == of:
-        lead = f"None of the {of} parts holds" if first.answer == "does not hold" else f"All {of} parts {verb}"
+    if count == of and first.answer == "does not hold":
+        lead = "Neither part holds" if of == 2 else f"None of the {of} parts holds"
+    elif count == of:
+        lead = f"Both parts {verb}" if of == 2 else f"All {of} parts {verb}"
     else:
         lead = f"{count} of {of} parts {verb}" if is_first else f"{count} {verb}"
     return f"{lead}{'; for example,' if count > 1 else ':'} “{first.statement}” ({first.brief or first.found})."
