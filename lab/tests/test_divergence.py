@@ -35,8 +35,17 @@ def test_run_that_ends_far_above_its_first_error_has_diverged():
         record([2.0, 1.0, 2.0 * MAX_GROWTH]),
         record([2.0, inf, inf], diverged_at=7),
         record([0.0, 0.0, 0.0]),
+        record([0.0, 0.0, 1e-9]),  # nothing to compare with
         record([2.0, 1.0, 300.0], name="score"),  # no error
     ],
 )
 def test_other_runs_are_left_as_they_are(unchanged):
     assert mark_explosion(unchanged) is unchanged
+
+
+def test_overfitting_is_no_divergence():
+    overfit = record([2.0, 1.0, 400.0])
+    overfit.curves["training"] = np.array([2.0, 1.0, 0.1])
+    assert mark_explosion(overfit) is overfit
+    overfit.curves["training"] = np.array([2.0, 400.0, 300.0])
+    assert mark_explosion(overfit).diverged_at == 20

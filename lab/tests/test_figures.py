@@ -700,6 +700,17 @@ def test_fig8_judges_runs_that_did_not_diverge():
     assert none.answer == "undecided"
 
 
+def test_fig8_is_undecided_if_most_runs_diverged():
+    own = records("fig8", lambda run: inf if run.seed < 4 else 0.05, early=lambda run: 0.99, late=lambda run: 0.9)
+    [verdict] = find("fig8").judge(own)
+    assert verdict.answer == "undecided" and "only 6 of 10 runs did not diverge" in verdict.why
+
+
+def test_claim24_is_undecided_if_all_runs_diverged():
+    [verdict] = find("claim24").judge(records("claim24", lambda run: inf))
+    assert verdict.answer == "undecided" and "all runs diverged" in verdict.why
+
+
 def test_claim22_survives_diverged_runs():
     own = records("claim22", lambda run: inf if run.method == "adam_dense" else 0.05, **phases(1, 3, 1))
     [verdict] = find("claim22").judge(own)
@@ -713,7 +724,7 @@ def test_fig7_leaves_out_runs_that_diverged():
 
     verdict, *_ = find("fig7").judge(records("fig7", error, drift=lambda run: run.rbf_width**4))
     assert verdict.answer == "holds" and verdict.diverged == 20
-    assert f"{verdict.diverged} of {verdict.runs} runs diverged." in verdict.notes
+    assert f"{verdict.diverged} of {verdict.runs:,} runs diverged." in verdict.notes
     assert "too many runs diverged: 1 of 4 values of σ² with μ̂." in verdict.notes
 
 
@@ -728,8 +739,13 @@ def test_line_correlation_matches_scipy():
     stacked = line_correlation(np.stack([both, both[::-1]]))
     assert stacked == pytest.approx([expected, expected])
     both[0, 2:] = inf  # too few are left
-    assert line_correlation(both) == 0
-    assert line_correlation(np.ones((2, 6, 4, 5))) == 0
+    assert np.isnan(line_correlation(both))
+    assert np.isnan(line_correlation(np.ones((2, 6, 4, 5))))
+
+
+def test_fig7_decides_nothing_if_all_runs_diverge():
+    verdict, *_ = find("fig7").judge(records("fig7", lambda run: inf, drift=lambda run: 1.0))
+    assert verdict.answer == "undecided" and "too few values of σ²" in verdict.why
 
 
 def test_verdict_counts_the_compared_runs():

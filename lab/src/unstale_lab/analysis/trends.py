@@ -9,7 +9,7 @@ from scipy import stats
 from .run_table import RunTable
 from .statistics import Array, one_sample_t_test
 
-MIN_LEVELS = 3  # for a rank correlation
+MIN_LEVELS = 3  # for a correlation over levels
 
 
 def by_level(table: RunTable, values: Array, field: str) -> Array:

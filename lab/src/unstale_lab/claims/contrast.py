@@ -13,13 +13,23 @@ from scipy import stats
 from ..analysis import statistics
 from ..analysis.formatting import label
 from ..analysis.run_table import RunTable
-from ..analysis.statistics import MAX_LOG_RATIO, Array, Comparison, clip_errors, compare, holm, seed_log_ratios
+from ..analysis.statistics import (
+    MAX_LOG_RATIO,
+    Array,
+    Comparison,
+    clip_errors,
+    compare,
+    holm,
+    one_sample_t_test,
+    seed_log_ratios,
+)
 
 RESAMPLES = statistics.RESAMPLES
 TINY = np.finfo(float).tiny
 SIGNIFICANCE_LEVEL = 0.05
 EQUIVALENCE_MARGIN = 1.15  # a factor; see ``judging``
 MAX_DIVERGENCE_RATE = 0.25  # of each method, where errors are compared
+MOST = 0.75  # the share of runs that diverge in a setting in which a method is said to diverge
 MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 
 
@@ -38,7 +48,8 @@ class Instability:
 class Exceptions:
     """Settings in which two methods differ by a factor of ``MUCH`` or more, which the typical ratio can hide.
 
-    If one of the two diverges in a setting, in more than ``MAX_DIVERGENCE_RATE`` of its runs, the ratio is infinite.
+    If one of the two diverges in more than ``MOST`` of its runs in a setting, and the other one in at most
+    ``MAX_DIVERGENCE_RATE``, the ratio is infinite.
     """
 
     lower: int = 0  # settings in which ``a`` has an error that is much lower
@@ -71,7 +82,7 @@ class Contrast:
 
     @property
     def less_stable(self) -> str:
-        """The method that diverges wherever the other one does and at further learning rates; empty if neither does."""
+        """The method that diverges wherever the other one does, and at further learning rates; empty if neither."""
         a, b = self._unstable_levels(self.a), self._unstable_levels(self.b)
         return self.a if a > b else self.b if b > a else ""
 
@@ -181,9 +192,11 @@ def _contrast(
     seeds = np.asarray(errors[a]).shape[1]
     is_stable = np.ones(len(of), dtype=bool)
     instabilities = []
+    diverged_runs = {line: np.isinf(np.asarray(errors[line], dtype=float)) for line in (a, b)}
+    unstable = {value: _unstable_lines(diverged_runs, of == value) for value in values}
     for line in (a, b):
-        is_diverged = np.isinf(np.asarray(errors[line], dtype=float))
-        bad = [value for value in values if is_diverged[of == value].mean() > MAX_DIVERGENCE_RATE]
+        is_diverged = diverged_runs[line]
+        bad = [value for value in values if line in unstable[value]]
         is_bad = np.isin(of, bad)
         is_stable &= ~is_bad
         if bad:
@@ -198,12 +211,23 @@ def _contrast(
     )
     direction = float(seed_log_ratios(kept[a], kept[b]).mean())
     where = "" if is_stable.all() else format_levels(symbol, np.unique(of[is_stable]).tolist(), values)
-    is_diverged = [np.isinf(np.asarray(errors[line], dtype=float)[is_stable]) for line in (a, b)]
-    exceptions = _exceptions(kept[a], kept[b], *(each.mean(axis=1) > MAX_DIVERGENCE_RATE for each in is_diverged))
+    exceptions = _exceptions(kept[a], kept[b], *(diverged_runs[line][is_stable].mean(axis=1) for line in (a, b)))
     return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
 
 
-def _exceptions(a: Array, b: Array, a_diverges: NDArray[np.bool_], b_diverges: NDArray[np.bool_]) -> Exceptions:
+def _unstable_lines(diverged: Mapping[str, NDArray[np.bool_]], is_level: NDArray[np.bool_]) -> list[str]:
+    """Return which methods diverge at a learning rate: those that do so in more than ``MAX_DIVERGENCE_RATE`` of runs.
+
+    One alone does only if it does so significantly more often than the other one, by a t-test over seeds.
+    """
+    shares = {line: runs[is_level].mean(axis=0) for line, runs in diverged.items()}  # [seeds]
+    unstable = [line for line, share in shares.items() if share.mean() > MAX_DIVERGENCE_RATE]
+    a, b = shares.values()
+    is_certain = len(unstable) == 2 or one_sample_t_test(a - b) < SIGNIFICANCE_LEVEL
+    return unstable if is_certain else []
+
+
+def _exceptions(a: Array, b: Array, a_diverged: Array, b_diverged: Array) -> Exceptions:
     """Return the settings in which one of the two diverges, or whose ratio is certainly (95 %) beyond ``MUCH``.
 
     The ratio is the geometric mean over seeds. With many settings, one in twenty of those with a ratio of about
@@ -212,8 +236,8 @@ def _exceptions(a: Array, b: Array, a_diverges: NDArray[np.bool_], b_diverges: N
     Args:
         a: errors ``[settings, seeds]``.
         b: the same.
-        a_diverges: ``[settings]``, whether ``a`` diverges there.
-        b_diverges: the same of ``b``.
+        a_diverged: the share of diverged runs of ``a``, ``[settings]``.
+        b_diverged: the same of ``b``.
     """
     settings, seeds = a.shape
     if settings < 2 or seeds < 2:
@@ -221,7 +245,8 @@ def _exceptions(a: Array, b: Array, a_diverges: NDArray[np.bool_], b_diverges: N
     ratios = np.log(np.maximum(a, TINY)) - np.log(np.maximum(b, TINY))
     means = np.clip(ratios.mean(axis=1), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     half_width = stats.t.ppf(0.5 + statistics.CONFIDENCE / 2, seeds - 1) * ratios.std(axis=1, ddof=1) / np.sqrt(seeds)
-    means = np.where(a_diverges & ~b_diverges, np.inf, np.where(b_diverges & ~a_diverges, -np.inf, means))
+    means = np.where((a_diverged > MOST) & (b_diverged <= MAX_DIVERGENCE_RATE), np.inf, means)
+    means = np.where((b_diverged > MOST) & (a_diverged <= MAX_DIVERGENCE_RATE), -np.inf, means)
     lower, higher = means[means + half_width < -np.log(MUCH)], means[means - half_width > np.log(MUCH)]
     lowest, highest = float(np.exp(lower.min(initial=0))), float(np.exp(higher.max(initial=0)))
     return Exceptions(len(lower), len(higher), lowest, highest, settings)

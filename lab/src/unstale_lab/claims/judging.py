@@ -6,28 +6,30 @@ p < 0.05 and the mean over seeds has the sign of the typical ratio. Welch's test
 it decides nothing.
 
 **Stability is judged apart from errors.** A learning rate at which a method diverges in more than a quarter of its runs
-is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at α = 0.5". At the other learning
-rates a diverged run counts as ``worst_error``. If no learning rate is left, the method that diverges at more of them is
-the worse one, if it also diverges wherever the other one does; otherwise nothing is decided.
+is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at α = 0.5". If only one of the two
+does, a t-test over seeds has to find a difference between their shares of diverged runs. At the other learning rates a
+diverged run counts as ``worst_error``. If no learning rate is left, the method that diverges at more of them is the
+worse one, if it also diverges wherever the other one does; otherwise nothing is decided.
 
 **Exceptions.** A typical ratio over many settings hides a few in which the methods differ much. Settings whose own
 ratio (geometric mean over seeds) is certainly beyond 1.5, or below its inverse, are counted and reported, and so are
-settings in which one of the two diverges. "The same", "no better" and "does not differ" then hold or fail in part only,
-and "better" holds in part if some of them contradict it.
+settings in which one of the two diverges in more than three quarters of its runs. "The same", "no better" and "does not
+differ" then hold or fail in part only, and "better" holds in part if some of them contradict it.
 
-``differs``     holds if a difference of 2 % or more is found, or if one of the two diverges at every learning rate and
-                the other at none. Otherwise holds in part if only one diverges at some learning rate, or if there are
-                exceptions; does not hold if the ratio is equivalent to 1 without any.
-``better``      holds if a difference is found, of 2 % or more, or if the whole interval has a claimed size. In part if
-                only the ratio itself has that size, if the method claimed to be better diverges at some learning rates
-                or is much worse in some settings, or if the errors are equivalent and the other one is less stable.
-                Otherwise does not hold if the opposite is found, if the ratio is equivalent to 1, or if its interval
-                excludes the claimed size.
+``differs``     holds if a difference of 2 % or more is found, or if no learning rate is left and one of the two is less
+                stable. Otherwise holds in part if they diverge at different learning rates, or if there are exceptions;
+                does not hold if the ratio is equivalent to 1 without any.
+``better``      holds if a difference of 2 % or more is found. If a size is claimed, the ratio must have it for "in
+                part", and its whole interval for "holds". Also in part: the method claimed to be better diverges at
+                some learning rates, or is much worse or diverges in some settings, or the errors are equivalent and the
+                other method is less stable. Otherwise does not hold if the opposite is found, if the ratio is
+                equivalent to 1, or if its interval excludes the claimed size.
 ``worse``       the opposite of ``better``.
 ``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
-                significant. Does not hold if the interval lies outside. Holds in part if one of the two diverges at
-                some learning rates.
-``no_better``   holds if the interval of the ratio lies above ``1 / margin``. Does not hold if it lies below.
+                significant. Does not hold if the interval lies outside. Holds in part if the two diverge at different
+                learning rates, or if there are exceptions.
+``no_better``   holds if the interval of the ratio lies above ``1 / margin``. Does not hold if it lies below. Holds in
+                part if the other method is less stable, or if the method is much better in some settings.
 ``within``, ``below``: compare the interval of an interquartile mean with bounds.
 ``trend``       holds if a mean rank correlation is positive with p < 0.05, does not hold if it is negative.
 
@@ -86,7 +88,7 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
         is_certain = max_ratio == 1 or contrast.comparison.interval[1] <= max_ratio
         is_everywhere = not contrast.diverges(contrast.a) and not contrast.exceptions.higher
         answer = "holds" if is_certain and is_everywhere else "holds in part"
-    elif contrast.is_equivalent() and contrast.less_stable == contrast.b:
+    elif max_ratio == 1 and contrast.is_equivalent() and contrast.less_stable == contrast.b:
         answer = "holds in part"
     elif (
         (contrast.is_found and contrast.ratio > 1)
@@ -219,7 +221,7 @@ def make_verdict(
         notes: further numbers.
         reading: which reading of the claim this is.
         scope: which part of the claim it is about, if several figures answer it.
-        why: the answer in one plain sentence; if not given, it lists the parts by answer.
+        why: the answer in one plain sentence; if not given, it counts the parts by answer.
         is_extra: whether it asks something that the paper does not claim.
     """
     return Verdict(
@@ -260,7 +262,8 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
 def explain(parts: Sequence[Part]) -> str:
     """Describe the answer: how many parts hold, hold in part, do not hold and are undecided, with one of each.
 
-    The page lists all of them below. If the main parts fail, the others count for nothing and are mentioned last.
+    The page lists all of them below. If the main parts fail, the others do not count, and those that hold are mentioned
+    last.
 
     >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
     '1 of 2 parts holds: “a is b” (1.1x). 1 does not hold: “b is c” (2x).'
@@ -269,6 +272,7 @@ def explain(parts: Sequence[Part]) -> str:
     """
     is_saved = combine_parts(parts) in ("holds", "holds in part")
     counted = [part for part in parts if is_saved or part.is_main]
+    kind = "part" if len(counted) == len(parts) else "main part"
     if len(counted) == 1:
         [part] = counted
         texts = [f"“{part.statement}” {ANSWER_VERBS[part.answer][0]} ({part.brief or part.found})."]
@@ -276,7 +280,7 @@ def explain(parts: Sequence[Part]) -> str:
         texts = []
         for answer in ANSWERS:
             if group := [part for part in counted if part.answer == answer]:
-                texts.append(_describe_group(group, len(counted), is_first=not texts))
+                texts.append(_describe_group(group, len(counted), kind, is_first=not texts))
     held = sum(part.answer == "holds" for part in parts if part not in counted)
     if held:
         further = "1 further part holds" if held == 1 else f"{held} further parts hold"
@@ -284,16 +288,16 @@ def explain(parts: Sequence[Part]) -> str:
     return " ".join(texts)
 
 
-def _describe_group(parts: Sequence[Part], of: int, is_first: bool) -> str:
+def _describe_group(parts: Sequence[Part], of: int, kind: str, is_first: bool) -> str:
     """Describe the parts with one answer: their number, and the first of them."""
     first, count = parts[0], len(parts)
     verb = ANSWER_VERBS[first.answer][count > 1]
     if count == of and first.answer == "does not hold":
-        lead = "Neither part holds" if of == 2 else f"None of the {of} parts holds"
+        lead = f"Neither {kind} holds" if of == 2 else f"None of the {of} {kind}s holds"
     elif count == of:
-        lead = f"Both parts {verb}" if of == 2 else f"All {of} parts {verb}"
+        lead = f"Both {kind}s {verb}" if of == 2 else f"All {of} {kind}s {verb}"
     else:
-        lead = f"{count} of {of} parts {verb}" if is_first else f"{count} {verb}"
+        lead = f"{count} of {of} {kind}s {verb}" if is_first else f"{count} {verb}"
     return f"{lead}{'; for example,' if count > 1 else ':'} “{first.statement}” ({first.brief or first.found})."
 
 
@@ -333,10 +337,16 @@ def _describe_exceptions(contrast: Contrast) -> list[str]:
     found, is_same = contrast.exceptions, contrast.is_equivalent()
     texts = []
     if found.lower and (is_same or contrast.ratio > 1):
-        texts.append(f"down to {format_number(found.lowest)}x in {found.lower} of {found.of} settings")
+        how = f"down to {format_number(found.lowest)}x" if found.lowest else _diverges(contrast.b)
+        texts.append(f"{how} in {found.lower} of {found.of} settings")
     if found.higher and (is_same or contrast.ratio < 1):
-        texts.append(f"up to {format_number(found.highest)}x in {found.higher} of {found.of} settings")
+        how = f"up to {format_number(found.highest)}x" if found.highest < np.inf else _diverges(contrast.a)
+        texts.append(f"{how} in {found.higher} of {found.of} settings")
     return texts
+
+
+def _diverges(line: str) -> str:
+    return f"{label(line)} diverges or is much higher"
 
 
 def _brief(contrast: Contrast) -> str:

@@ -36,6 +36,9 @@ GRID = RBF_GRID.vary(
 )
 
 
+STATEMENT = "μ̂ equals μ* up to rounding"
+
+
 def panels(records: Sequence[Record]) -> list[Panel]:
     difference, at = _relative_difference(records)
     worst = Series("maximum over runs", [*map(float, at[1:])], [*map(float, difference[1:].max(axis=(1, 2)))])
@@ -47,6 +50,8 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     largest = float(_relative_difference(records)[0].max())
+    if all(record.diverged_at is not None for record in records):
+        return [make_verdict(24, [Part(STATEMENT, "undecided", "all runs diverged")], records)]
     answer: Answer = (
         "holds"
         if largest <= MAX_ROUNDING_DIFFERENCE
@@ -56,7 +61,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     )
     quantity = "largest relative difference between the errors of μ̂ and of an oracle with full history"
     effect = Effect(quantity, largest, is_ratio=False)
-    part = Part("μ̂ equals μ* up to rounding", answer, f"{quantity}: {format_number(largest)}", effect=effect)
+    part = Part(STATEMENT, answer, f"{quantity}: {format_number(largest)}", effect=effect)
     return [make_verdict(24, [part], records, describe_final_errors(records))]
 
 

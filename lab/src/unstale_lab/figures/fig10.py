@@ -94,7 +94,8 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     }
     alphas = by_batch.values("alpha")
     largest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in relative.values())
-    [behind_oracle] = compare_pairs(relative, [tuple(relative)[::-1]], largest, alphas)  # type: ignore[list-item]
+    from_replay, online_pair = relative
+    [behind_oracle] = compare_pairs(relative, [(online_pair, from_replay)], largest, alphas)
     contrasts = compare_pairs(errors, pairs.values(), worst, alphas)
     parts = [worse(contrast, statement=text) for text, contrast in zip(pairs, contrasts, strict=True)]
     notes = " ".join(

@@ -11,7 +11,7 @@ from ..analysis.formatting import describe_final_errors, format_number, label
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs, format_levels
-from ..claims.judging import below, better, make_verdict
+from ..claims.judging import below, better, decide, make_verdict
 from ..claims.verdict import Part, Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -39,7 +39,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         for when, place in (("at the end", -1), ("after a tenth of the steps", tenth))
     }
     pairs = [(f"{label(method)} at the end", f"{label(method)} after a tenth of the steps") for method in PAPER_METHODS]
-    contrasts = compare_pairs(moments, pairs, table.worst_error(curve), table.values("alpha"))
+    contrasts = compare_pairs(moments, pairs, table.worst_error(curve, moments), table.values("alpha"))
     remaining = ", ".join(
         f"{label(method)} {format_number(100 * float(iqm(curves[method][-1] / curves[method][0])))} %"
         for method in PAPER_METHODS
@@ -59,7 +59,7 @@ def _close(method: str, curve: Array, alphas: Sequence[float]) -> Part:
     stable = [alpha for alpha in np.unique(of) if np.isinf(curve[-1][of == alpha]).mean() <= MAX_DIVERGENCE_RATE]
     statement = f"{label(method)} ends below {100 * MAX_REMAINING_ERROR:g} % of its initial error"
     if not stable:
-        return Part(statement, "does not hold", "it diverges at every α")
+        return Part(statement, decide(False, curve.shape[-1]), "it diverges at every α")
     kept = np.isin(of, stable)
     part = below("final / initial error", curve[-1][kept] / curve[0][kept], MAX_REMAINING_ERROR, statement)
     if kept.all():

@@ -132,7 +132,10 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
     parts = [
         worse(contrasts[0], statement="μ* has a higher training loss than μ"),
         worse(contrasts[1], statement="μ* has a higher training loss than μ̂ diag"),
-        *(equivalent(each, statement=text) for each, text in zip(contrasts[2:], SAME_LOSSES, strict=True)),
+        *(
+            replace(equivalent(each, statement=text), is_main=False)
+            for each, text in zip(contrasts[2:], SAME_LOSSES, strict=True)
+        ),
     ]
     if not _has_learned(selected):
         parts = [undecided(part, "little was learned") for part in parts]

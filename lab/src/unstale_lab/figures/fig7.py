@@ -81,7 +81,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     diverged = sum(record.diverged_at is not None for record in selected)
     notes = [
         f"Left out, because too many runs diverged: {', '.join(left_out)}." if left_out else "",
-        f"{diverged} of {len(selected)} runs diverged." if diverged else "",
+        f"{diverged} of {len(selected):,} runs diverged." if diverged else "",
         _describe_within(table, drifts, errors),
         describe_iqm(drifts, "Mean drift (IQM)"),
     ]
@@ -90,10 +90,12 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
 
 def _correlation(method: str, both: Array) -> Part:
     """Judge whether drift and error ``[2, levels, settings, seeds]`` rise together: the interval is above 0."""
+    statement = f"drift and error of {label(method)} rise together"
     value, interval = float(line_correlation(both)), confidence_interval(line_correlation, both)
+    if np.isnan(value):
+        return Part(statement, "undecided", "too few values of σ² at which errors are finite and differ")
     quantity = f"log-log correlation over σ² of {label(method)}"
     answer = "undecided" if interval[0] <= 0 <= interval[1] else decide(value > 0, both.shape[-1])
-    statement = f"drift and error of {label(method)} rise together"
     found = f"{quantity} {format_estimate(value, interval)}"
     effect = Effect(quantity, value, interval, is_ratio=False)
     return Part(statement, answer, found, effect=effect, brief=f"correlation {format_briefly(value, interval)}")
@@ -102,7 +104,7 @@ def _correlation(method: str, both: Array) -> Part:
 def line_correlation(both: Array) -> Array:
     """Return Pearson's correlation over levels of the logarithms of interquartile means.
 
-    Levels at which one of the two is infinite are left out. The correlation is 0 if fewer than 3 are left, or if one
+    Levels at which one of the two is infinite are left out. The correlation is NaN if fewer than 3 are left, or if one
     of the two is constant.
 
     Args:
@@ -119,7 +121,7 @@ def line_correlation(both: Array) -> Array:
     x, y = np.moveaxis(centred, -2, 0)
     spread = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
     is_defined = (spread > 0) & (count[..., 0, 0] >= MIN_LEVELS)
-    return np.divide((x * y).sum(-1), spread, out=np.zeros_like(spread), where=is_defined)
+    return np.divide((x * y).sum(-1), spread, out=np.full_like(spread, np.nan), where=is_defined)
 
 
 def _describe_within(table: RunTable, drifts: dict[str, Array], errors: dict[str, Array]) -> str:

@@ -13,8 +13,8 @@ from ..analysis.formatting import describe_final_errors, format_number
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
 from ..analysis.statistics import iqm
-from ..claims.contrast import compare_pairs
-from ..claims.judging import below, make_verdict, worse
+from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs
+from ..claims.judging import below, make_verdict, undecided, worse
 from ..claims.verdict import Part, Verdict
 from ..records import Record
 from .figure import Figure
@@ -66,6 +66,9 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     }
     [falling] = compare_pairs(quarters, [tuple(quarters)], MAX_DISAGREEMENT)  # type: ignore[list-item]
     falls = worse(falling, statement="1 - cosine grows from the first to the last quarter")
+    parts = [close, falls]
+    if len(converged) < (1 - MAX_DIVERGENCE_RATE) * len(selected):
+        parts = [undecided(part, f"only {len(converged)} of {len(selected)} runs did not diverge") for part in parts]
     means = ", ".join(
         f"{kind} {format_number(1 - float(iqm(mean_disagreement(converged, kind=kind)['full'])))}"
         for kind in COSINE_CURVES
@@ -73,7 +76,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     diverged = len(selected) - len(converged)
     left_out = f"{diverged} of {len(selected)} runs diverged and are left out. " if diverged else ""
     notes = f"{left_out}Mean cosines of μ̂ over the training: {means}. {describe_final_errors(records)}"
-    return [make_verdict(9, [close, falls], selected, notes)]
+    return [make_verdict(9, parts, selected, notes)]
 
 
 FIGURE = Figure(

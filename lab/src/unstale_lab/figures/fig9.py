@@ -72,7 +72,10 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """Judge the paper's pair against sampled returns, as the paper did; then what it does not claim."""
+    """Judge the paper's pair against sampled returns, as the paper did; then what it does not claim.
+
+    The noise of sampled returns can hide a difference, which the verdict against true values would show.
+    """
     clipped = clip_to_resolution(records)
     returns_notes = f"{SETTINGS_NOTE} {RETURNS_NOISE_NOTE}"
     truth_notes = " ".join(

@@ -14,8 +14,8 @@ LOW, HIGH = 0.1, 10.0  # ends of the axis; what lies beyond is clipped, and mark
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 FOREST_CAPTION = (
     "The main ratio that each claim is about, with its 95 % confidence interval. At 1 the two are equal; left of it, "
-    "the first one is smaller. An arrow: beyond the axis. †: one of the two diverges at some learning rates, which are "
-    "left out. Claims that are not about a ratio are not shown."
+    "the first one is smaller. An arrow: beyond the axis. †: one or both diverge at some learning rates, which are "
+    "left out; without a ratio, no learning rate is left. Claims that are not about a ratio are not shown."
 )
 
 

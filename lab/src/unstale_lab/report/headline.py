@@ -49,13 +49,13 @@ def headline_rows(records: Iterable[Mapping[str, Any]]) -> list[HeadlineRow]:
 def describe_main_result(records: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer to the paper's main question in two sentences; empty unless all of it was measured.
 
-    The table of ``headline_rows`` has the intervals.
+    It is empty, too, if the correction is stable nowhere. The table of ``headline_rows`` has the intervals.
     """
     by_number = {record["number"]: record for record in records}
     parts = {(n, reading): _main_part(by_number[n], reading) for n in BOOTSTRAPPED for reading in READINGS}
-    if not all(parts.values()):
-        return ""
     ratios = sorted((part["effect"]["value"], n) for (n, _), part in parts.items() if part and part["effect"])
+    if not all(parts.values()) or not ratios:
+        return ""
     lowest, highest = (f"{format_number(ratio)}x ({PROBLEMS[n]})" for ratio, n in (ratios[0], ratios[-1]))
     diverging = sum("full" in part["unstable"] for part in parts.values() if part)
     return (
