@@ -700,6 +700,12 @@ def test_fig8_judges_runs_that_did_not_diverge():
     assert none.answer == "undecided"
 
 
+def test_claim22_holds_if_adam_alone_diverges():
+    own = records("claim22", lambda run: inf if run.method == "adam" else 0.05, **phases(1, 3, 1))
+    [verdict] = find("claim22").judge(own)
+    assert verdict.parts[0].answer == "holds" and "Adam diverges" in verdict.parts[0].found
+
+
 def test_fig8_is_undecided_if_most_runs_diverged():
     own = records("fig8", lambda run: inf if run.seed < 4 else 0.05, early=lambda run: 0.99, late=lambda run: 0.9)
     [verdict] = find("fig8").judge(own)

@@ -77,7 +77,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         ]
     )
     beats = better(dense)
-    if (left := _share_of_error_left(select(clipped, method="adam"))) > MAX_ERROR_RATIO_IF_LEARNED:
+    left = _share_of_error_left(select(clipped, method="adam"))  # infinite if Adam diverges
+    if MAX_ERROR_RATIO_IF_LEARNED < left < math.inf:
         beats = undecided(beats, f"little was learned: {format_number(100 * left)} % of the initial error is left")
     return [make_verdict(22, [beats, _mostly_backward(timed)], [*clipped, *timed], notes)]
 
