@@ -149,6 +149,28 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old"
 
 
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda own: own["verdicts"][0].update(answer="does not hold"),
+            "its answer to claim 3 is 'does not",
+        ),
+        (lambda own: own["verdicts"][0].update(claim=4), "it judges claim 4, which is not among"),
+        (lambda own: own["verdicts"][0].update(claim="3"), "it judges claim '3', which is not among"),
+        (lambda own: own.update(title=None), "its title is None, which is no str"),
+        (lambda own: own.update(versions=[]), "its versions is \\[\\], which is no dict"),
+        (lambda own: own.update(runs="x"), "its runs is 'x', which is no int"),
+        (lambda own: own.update(machines=[1]), "its machines are not all texts"),
+    ],
+)
+def test_edited_summaries_are_refused(change, message):
+    own = json.loads(lab_samples.replay().to_json())
+    change(own)
+    with pytest.raises(ValueError, match=message):
+        Summary.from_json(json.dumps(own))
+
+
 # Claims
 
 
@@ -749,7 +771,8 @@ def test_html_unfolds_parts_and_comparisons(report_folder):
 def test_a_comparison_of_two_parts_is_listed_once():
     part = lab_samples.part("μ̂ differs from μ", "holds", "full", "momentum", 0.63)
     parts = (part, replace(part, statement="μ̂ is close to μ", answer="does not hold"))
-    own = Summary.from_json(replace(lab_samples.cost(), verdicts=(Verdict(25, "holds", "", parts),)).to_json())
+    verdict = Verdict(25, "holds in part", "", parts)
+    own = Summary.from_json(replace(lab_samples.cost(), verdicts=(verdict,)).to_json())
     assert html_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
     assert markdown_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
 

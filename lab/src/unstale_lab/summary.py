@@ -13,12 +13,20 @@ from typing import Any
 
 from .analysis.panels import Panel, Series, Table
 from .analysis.statistics import Comparison
+from .claims.judging import combine_parts
 from .claims.verdict import ANSWERS, READINGS, Effect, Part, Verdict
 from .errors import DataError, one_line
 from .experiment import SCALES, Scale
 from .files import write_file
 
 NAME = re.compile(r"[a-z0-9_]+")
+# Fields of a summary in JSON, by type.
+TYPES: dict[type, tuple[str, ...]] = {
+    str: ("title", "settings", "command", "cut", "commit", "date"),
+    int: ("runs", "diverged"),
+    list: ("claims", "panels", "verdicts", "findings", "tables", "measured", "machines"),
+    dict: ("versions",),
+}
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,9 @@ class Summary:
             raise ValueError("its name must consist of lower-case letters, digits and underscores")
         if own.get("scale") not in SCALES:
             raise ValueError(f"its scale {own.get('scale')!r} is none of {', '.join(SCALES)}")
+        _check_types(own)
         own["panels"] = tuple(_panel(panel) for panel in own["panels"])
-        own["verdicts"] = tuple(_verdict(verdict) for verdict in own["verdicts"])
+        own["verdicts"] = tuple(_verdict(verdict, own["claims"]) for verdict in own["verdicts"])
         own["tables"] = tuple(Table(**table) for table in own.get("tables", ()))
         own["seconds"] = float(own["seconds"])
         if not math.isfinite(own["seconds"]):
@@ -87,7 +96,8 @@ def _read(path: Path) -> Summary:
         return summary
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
-            f"{path} is not a summary ({one_line(error)}). Delete it and reproduce its figure again."
+            f"{path} is not a summary ({one_line(error)}). If a later version has written it, update; otherwise delete "
+            "it and reproduce its figure again."
         ) from error
 
 
@@ -145,6 +155,16 @@ def _format(value: Any, margin: str = "") -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
+def _check_types(own: dict[str, Any]) -> None:
+    for kind, names in TYPES.items():
+        for name in names:
+            if not isinstance(own.get(name, kind()), kind):
+                raise ValueError(f"its {name} is {own[name]!r}, which is no {kind.__name__}")
+    for name in ("machines", "findings", "measured"):
+        if not all(isinstance(text, str) for text in own.get(name, [])):
+            raise ValueError(f"its {name} are not all texts")
+
+
 def _panel(own: dict[str, Any]) -> Panel:
     return Panel(**own | {"series": tuple(_series(series) for series in own["series"])})
 
@@ -157,13 +177,20 @@ def _series(own: dict[str, Any]) -> Series:
     return Series(**own | values)
 
 
-def _verdict(own: dict[str, Any]) -> Verdict:
+def _verdict(own: dict[str, Any], claims: Sequence[int]) -> Verdict:
     for answer in (own["answer"], *(part["answer"] for part in own["parts"])):
         if answer not in ANSWERS:
             raise ValueError(f"the answer {answer!r} is none of {', '.join(ANSWERS)}")
     if own["reading"] not in READINGS:
         raise ValueError(f"the reading {own['reading']!r} is none of {', '.join(READINGS)}")
-    return Verdict(**own | {"parts": tuple(_part(part) for part in own["parts"])})
+    if own["claim"] not in claims:
+        raise ValueError(f"it judges claim {own['claim']!r}, which is not among its claims {claims}")
+    verdict = Verdict(**own | {"parts": tuple(_part(part) for part in own["parts"])})
+    combined = combine_parts(verdict.parts) if verdict.parts else verdict.answer
+    # A reduced scale confirms a claim in part at most.
+    if verdict.answer != combined and (verdict.answer, combined) != ("holds in part", "holds"):
+        raise ValueError(f"its answer to claim {verdict.claim} is {verdict.answer!r}, that of its parts {combined!r}")
+    return verdict
 
 
 def _part(own: dict[str, Any]) -> Part:
