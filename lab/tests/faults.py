@@ -297,7 +297,7 @@ FATAL_SIGNALS = {1: signal.SIGKILL, 2: signal.SIGTERM}  # by the index of the ba
 def die_in_the_middle(index: int, batch: Sequence[Run], *rest: Any) -> object:
     """The task of the Ray engine, but the first workers of two batches end at their first measurement.
 
-    One is killed, the other is told to stop, as by ``ray stop`` on its node.
+    One is killed, the other is asked to stop, as by ``ray stop`` on its node.
     """
 
     class Deadly(ray_engine._Reporter):
@@ -381,7 +381,7 @@ def ray_sweep(
 
 
 def ray_worker_killed(cluster: LoopbackCluster, path: Path) -> list[Message]:
-    """A Ray worker is killed in the middle of a batch, and another is told to stop."""
+    """A Ray worker is killed in the middle of a batch, and another is asked to stop."""
     messages = ray_sweep(cluster, path, die_in_the_middle, lambda: None)
     assert all((path / "scratch" / f"killed-{index}").exists() for index in FATAL_SIGNALS)
     return messages

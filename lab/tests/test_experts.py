@@ -104,19 +104,19 @@ def test_training_is_the_same_for_the_same_seed(quick_training, monkeypatch):
 
 def test_a_trained_expert_is_kept_and_found_again_with_its_values(quick_training, few_values, tmp_path):
     path = tmp_path / "experts" / "cartpole.safetensors"
-    told = train_and_save("cartpole", path, seed=3)
-    assert about(path) == told and told["command"] == "unstale-lab data expert cartpole --seed 3"
+    reported = train_and_save("cartpole", path, seed=3)
+    assert about(path) == reported and reported["command"] == "unstale-lab data expert cartpole --seed 3"
     assert sorted(path.parent.iterdir()) == [path, values_path(path)]
-    assert f"{score(TASK, load_expert(path, TASK)):.1f}" == told["score"]
+    assert f"{score(TASK, load_expert(path, TASK)):.1f}" == reported["score"]
     assert REPLAYS["cartpole"](expert=path).values()["training"].state.shape == (8, 5)
 
 
 def test_values_are_kept_without_another_training(few_values, tmp_path):
     path = tmp_path / "cartpole.safetensors"
     path.write_bytes(expert_path("cartpole").read_bytes())
-    told = estimate_values("cartpole", path)
-    assert about(values_path(path)) == told
-    assert told["command"] == "unstale-lab data expert cartpole --values-only" and told["rollouts"] == "4"
+    reported = estimate_values("cartpole", path)
+    assert about(values_path(path)) == reported
+    assert reported["command"] == "unstale-lab data expert cartpole --values-only" and reported["rollouts"] == "4"
     assert path.read_bytes() == expert_path("cartpole").read_bytes()
     problem = REPLAYS["cartpole"](expert=path)
     computed = problem.compute_values()
@@ -125,7 +125,7 @@ def test_values_are_kept_without_another_training(few_values, tmp_path):
             tensor = getattr(kept, field)
             assert torch.equal(tensor, getattr(computed[name], field)) and tensor.dtype == torch.float64
         error = kept.standard_error.square().mean().sqrt().item()
-        assert float(told[f"standard_error_{name}"]) == pytest.approx(error, abs=1e-4)
+        assert float(reported[f"standard_error_{name}"]) == pytest.approx(error, abs=1e-4)
 
 
 def test_the_projects_values_say_how_they_were_made():

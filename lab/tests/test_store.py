@@ -315,7 +315,7 @@ def test_damaged_files_of_one_name_are_all_kept(store, warned):
     assert len(warned) == 3
 
 
-def test_warns_by_python_s_own_warnings_unless_told_otherwise(store):
+def test_warns_by_python_s_own_warnings_by_default(store):
     store.add([record(0)], HERE).write_bytes(b"")
     with pytest.warns(UserWarning, match="is damaged"):
         Store(store.path).check()

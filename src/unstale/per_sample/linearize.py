@@ -114,7 +114,7 @@ def fill_grad(batch: TracedBatch, slope: Tensor) -> OutputGradients | None:
 def linearize_one(prediction: Tensor, target: Tensor | None, groups: Sequence[FlatParams]) -> Linearized | None:
     """:func:`linearize` for a single sample, materialized: its gradients are those of its prediction and its target.
 
-    No rows have to be told apart, so that any graph will do.
+    No rows have to be distinguished, so that any graph will do.
 
     Returns:
         What was found; None if the prediction does not depend on the parameters.

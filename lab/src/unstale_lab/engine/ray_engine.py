@@ -265,7 +265,7 @@ def _compute(index: int, batch: Batch, device: str, versions: dict[str, str], in
         assert reporter.finished is not None
         has_checkpoint = checkpoint_path(batch, scratch_folder()).exists()
         return _Result(reporter.finished, reporter.steps, _node() if has_checkpoint else None)
-    except Exception as error:  # not SystemExit: a worker that is told to stop is lost, and its batch is retried
+    except Exception as error:  # not SystemExit: a worker that is asked to stop is lost, and its batch is retried
         raise portable(error) from None
 
 
