@@ -201,12 +201,16 @@ def test_parquet_bombs(tmp_path, monkeypatch):
     refused_without_memory(lambda: files.read(path), "GiB of data when unpacked")
 
 
+ARROW_POOLS: list = []
+
+
 @pytest.fixture
 def arrow_memory():
-    """The memory pool of Arrow in this test."""
+    """The memory pool of Arrow in this test. It is never deleted: threads of Arrow may free memory of it later."""
     pa = pytest.importorskip("pyarrow")
     usual = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(usual)
+    ARROW_POOLS.append(pool)
     pa.set_memory_pool(pool)
     yield pool
     pa.set_memory_pool(usual)

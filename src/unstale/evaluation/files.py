@@ -116,7 +116,9 @@ def _read_parquet(path: Path) -> dict[str, Array]:
     about = parquet.read_metadata(path)
     names = [name for name in (*REQUIRED, *OPTIONAL) if name in about.schema.to_arrow_schema().names]
     _check_bytes(path, _parquet_bytes(about, names, path))
-    table = parquet.read_table(path, columns=names)
+    # Without threads, so that nothing goes on reading a damaged file after the error.
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
+        table = file.read(columns=names, use_threads=False)
     found = {}
     for name in names:
         column = table[name].to_numpy()
