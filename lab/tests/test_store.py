@@ -336,11 +336,11 @@ def test_a_sound_file_put_in_place_of_a_damaged_one_stays(store, monkeypatch):
     path = store.add([record(0)], HERE)
     sound = path.read_bytes()
 
-    def mend():
+    def fix():
         path.unlink()
         path.write_bytes(sound)
 
-    meanwhile(monkeypatch, mend)
+    meanwhile(monkeypatch, fix)
     store.check()  # warns of nothing
     assert os.listdir(store.path) == [path.name]
     assert store.check() == 1

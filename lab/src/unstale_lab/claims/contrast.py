@@ -29,7 +29,7 @@ TINY = np.finfo(float).tiny
 SIGNIFICANCE_LEVEL = 0.05
 EQUIVALENCE_MARGIN = 1.15  # a factor; see ``judging``
 MAX_DIVERGENCE_RATE = 0.25  # of each method, where errors are compared
-MOST = 0.75  # the share of runs that diverge in a setting in which a method is said to diverge
+MOSTLY_DIVERGED = 0.75  # the share of runs that diverge in a setting in which a method is said to diverge
 MUCH = 1.5  # the smallest ratio that "much better" or "much slower" may mean
 
 
@@ -48,7 +48,7 @@ class Instability:
 class Exceptions:
     """Settings in which two methods differ by a factor of ``MUCH`` or more, which the typical ratio can hide.
 
-    If one of the two diverges in more than ``MOST`` of its runs in a setting, and the other one in at most
+    If one of the two diverges in more than ``MOSTLY_DIVERGED`` of its runs in a setting, and the other one in at most
     ``MAX_DIVERGENCE_RATE``, the ratio is infinite.
     """
 
@@ -245,8 +245,8 @@ def _exceptions(a: Array, b: Array, a_diverged: Array, b_diverged: Array) -> Exc
     ratios = np.log(np.maximum(a, TINY)) - np.log(np.maximum(b, TINY))
     means = np.clip(ratios.mean(axis=1), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     half_width = stats.t.ppf(0.5 + statistics.CONFIDENCE / 2, seeds - 1) * ratios.std(axis=1, ddof=1) / np.sqrt(seeds)
-    means = np.where((a_diverged > MOST) & (b_diverged <= MAX_DIVERGENCE_RATE), np.inf, means)
-    means = np.where((b_diverged > MOST) & (a_diverged <= MAX_DIVERGENCE_RATE), -np.inf, means)
+    means = np.where((a_diverged > MOSTLY_DIVERGED) & (b_diverged <= MAX_DIVERGENCE_RATE), np.inf, means)
+    means = np.where((b_diverged > MOSTLY_DIVERGED) & (a_diverged <= MAX_DIVERGENCE_RATE), -np.inf, means)
     lower, higher = means[means + half_width < -np.log(MUCH)], means[means - half_width > np.log(MUCH)]
     lowest, highest = float(np.exp(lower.min(initial=0))), float(np.exp(higher.max(initial=0)))
     return Exceptions(len(lower), len(higher), lowest, highest, settings)
