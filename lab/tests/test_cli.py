@@ -21,6 +21,7 @@ from unstale_lab.experiment import Run
 from unstale_lab.figures import FIGURES
 from unstale_lab.problems import policies
 from unstale_lab.store import Store
+from unstale_lab.summary import read_summaries
 
 SMOKE = ("--scale", "smoke", "--jobs", "1")
 FIG3 = FIGURES["fig3"].runs("smoke")
@@ -138,6 +139,37 @@ def test_show_says_all_about_a_run(call, store):
     assert shown["parameters"] == str(record.parameters) and shown["diverged at step"] == str(record.diverged_at)
 
 
+def test_export_makes_a_store_from_which_the_same_report_is_written(call, store, tmp_path):
+    code, printed, said = call("export", "fig3", "--store", store, "--to", tmp_path / "published")
+    assert (code, printed) == (0, "")
+    assert said == [f"fig3 at scale smoke: 36 runs, in {tmp_path / 'published/batch-fig3.parquet'}"]
+    assert [path.name for path in (tmp_path / "published").iterdir()] == ["batch-fig3.parquet"]
+    for name in ("store", "published"):
+        call("report", "--store", tmp_path / name, "--out", tmp_path / f"report of {name}")
+    first, second = (read_summaries(tmp_path / f"report of {name}") for name in ("store", "published"))
+    assert [summary.verdicts for summary in first] == [summary.verdicts for summary in second]
+
+
+def test_export_leaves_out_figures_that_are_not_complete(call, store, tmp_path):
+    code, _, said = call("export", "all", "--store", store, "--to", tmp_path / "published")
+    assert code == 0 and [line.split(" at ")[0] for line in said] == ["fig3"]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ((), "name at least one figure"),
+        (("fig4", "fig3"), "not complete in .*: fig4;"),
+        (("fig3", "--to", "store"), "is the store itself"),
+    ],
+)
+def test_export_refuses(call, store, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    to = () if "--to" in arguments else ("--to", "published")
+    code, _, [line] = call("export", *arguments, *to, "--store", "store")
+    assert code == 2 and re.search(words, line) and not (tmp_path / "published").exists()
+
+
 def test_report_prints_where_it_is(call, store, tmp_path):
     code, printed, said = call("report", "--store", store, "--out", tmp_path / "report")
     page = Path(printed.strip())
@@ -164,7 +196,7 @@ def test_report_on_nothing_says_what_to_do(call, tmp_path):
 @pytest.mark.parametrize(
     "command, options",
     [
-        ((), ["list", "reproduce", "report", "show", "data"]),
+        ((), ["list", "reproduce", "report", "export", "show", "data"]),
         (("list",), ["--store"]),
         (
             ("reproduce",),
@@ -180,6 +212,7 @@ def test_report_on_nothing_says_what_to_do(call, tmp_path):
         ),
         (("report",), ["--store", "--out", "--open"]),
         (("show",), ["--store"]),
+        (("export",), ["--store", "--to", "FIGURE"]),
         (("data",), ["atari", "svhn", "expert"]),
         (("data", "atari"), ["GAME", "--expert", "--transitions", "--jobs", "--seed"]),
         (("data", "svhn"), ["--data"]),
@@ -223,7 +256,7 @@ def refused(call, store):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("", "name a command: reproduce, report, list, show, data; see `unstale-lab --help`"),
+        ("", "name a command: reproduce, report, export, list, show, data; see `unstale-lab --help`"),
         ("data", "name a command: atari, svhn, expert; see `unstale-lab data --help`"),
         ("--scale smoke", "unknown command '--scale'. There are reproduce, "),
         ("reproduc fig3", "unknown command 'reproduc': did you mean reproduce? There are reproduce, report, "),

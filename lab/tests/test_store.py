@@ -190,6 +190,56 @@ def test_the_same_records_make_the_same_content(tmp_path):
 # Looking up.
 
 
+# Export.
+
+
+def test_export_copies_runs_and_their_provenance(store, tmp_path):
+    wanted, other = [record(0), record(1, alpha=0.5)], record(2)
+    store.add([wanted[0], other], HERE)
+    store.add([wanted[1]], HERE | {"device": "fingers"})
+    published = Store(tmp_path / "published", warn=never)
+    path = store.export([r.run for r in wanted], published, "fig3")
+    assert path == tmp_path / "published/batch-fig3.parquet" and published.ids() == {r.run.id for r in wanted}
+    for original in wanted:
+        copy, before = published.find(original.run.id), store.find(original.run.id)
+        assert copy.provenance == before.provenance
+        assert copy.record.run == original.run and copy.record.seconds == original.seconds
+        for name, curve in original.curves.items():
+            np.testing.assert_array_equal(copy.record.curves[name], curve.astype(np.float32), strict=True)
+
+
+def test_export_keeps_the_infinite_errors_of_diverged_runs(store, tmp_path):
+    diverged = replace(record(), curves={"evaluation": np.array([1.0, np.inf, np.inf])}, diverged_at=7)
+    store.add([diverged])
+    published = Store(tmp_path / "published", warn=never)
+    store.export([diverged.run], published, "fig3")
+    [copy] = published.load([diverged.run]).values()
+    assert copy.diverged_at == 7 and np.isinf(copy.curves["evaluation"]).tolist() == [False, True, True]
+
+
+def test_export_writes_each_run_once(store, tmp_path):
+    records = [record(seed) for seed in range(3)]
+    store.add(records)
+    published = Store(tmp_path / "published", warn=never)
+    runs = [r.run for r in records]
+    first = store.export(runs[:2], published, "fig3")
+    second = store.export(runs, published, "fig16")
+    assert pq.read_table(second)["id"].to_pylist() == [runs[2].id]
+    assert store.export(runs[:2], published, "fig18") is None
+    content = first.read_bytes()
+    assert store.export(runs[:2], published, "fig3") == first and first.read_bytes() == content
+    store.export(runs[:1], published, "fig3")  # replaces the file
+    assert published.ids() == {runs[0].id, runs[2].id}
+
+
+def test_export_of_missing_runs_writes_nothing(store, tmp_path):
+    store.add([record(0)])
+    published = Store(tmp_path / "published", warn=never)
+    with pytest.raises(StoreError, match="1 of 2 runs are not in .*store, for example"):
+        store.export([Run(seed=0), Run(seed=1)], published, "fig3")
+    assert not published.path.exists()
+
+
 def test_find_by_the_beginning_of_an_id(store):
     kept = record(3, corrected_layers=(1,))
     store.add([kept, record(4)], HERE)

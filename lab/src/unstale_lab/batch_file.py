@@ -56,7 +56,6 @@ PROVENANCE = ("unstale_version", "torch_version", "python_version", "machine", "
 ADDED_LATER = {"data"}  # columns that files of an earlier version lack
 # In every file, null where not measured, because many tools take the columns of the first file for those of all.
 USUAL_CURVES = ("evaluation", "training", "drift", "agreement", "agreement of batches", "agreement if uncorrected")
-CURVE = pa.list_(pa.float64())
 
 
 class DamagedFileError(Exception):
@@ -72,22 +71,32 @@ class OutdatedResultsError(Exception):
 
 
 def encode(records: Sequence[Record], made: Mapping[str, str]) -> bytes:
+    """The content of a file with runs that are finished now.
+
+    Args:
+        made: values of the other ``PROVENANCE`` columns; those that are missing are empty.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return encode_rows(records, [{**made, "finished": now}] * len(records), pa.float64())
+
+
+def encode_rows(records: Sequence[Record], provenance: Sequence[Mapping[str, str]], number: pa.DataType) -> bytes:
     """The content of a file.
 
     Args:
-        made: values of the ``PROVENANCE`` columns; those that are missing are empty.
+        provenance: values of the ``PROVENANCE`` columns for each record; those that are missing are empty.
+        number: the type of the values of curves.
     """
     curves = dict.fromkeys([*USUAL_CURVES, *sorted({name for record in records for name in record.curves})])
     reserved = {"id", *SETTINGS, *RESULTS, *PROVENANCE} & set(curves)
     if reserved:
         raise ValueError(f"a curve cannot be named {min(reserved)!r}: it is a column of the store")
-    here = {**dict.fromkeys(PROVENANCE, ""), **made, "finished": datetime.now(UTC).isoformat(timespec="seconds")}
     columns = [
         _column("id", "id", pa.string(), [record.run.id for record in records]),
         *(_column("run", name, kind, [getattr(r.run, name) for r in records]) for name, kind in SETTINGS.items()),
         *(_column("result", name, kind, [getattr(r, name) for r in records]) for name, kind in RESULTS.items()),
-        *(_column("curve", name, CURVE, [r.curves.get(name) for r in records]) for name in curves),
-        *(_column("provenance", name, pa.string(), [here[name]] * len(records)) for name in PROVENANCE),
+        *(_column("curve", name, pa.list_(number), [r.curves.get(name) for r in records]) for name in curves),
+        *(_column("provenance", name, pa.string(), [row.get(name, "") for row in provenance]) for name in PROVENANCE),
     ]
     version = max(results_version(record.run) for record in records)
     metadata = {FORMAT_KEY: FORMAT.encode(), RESULTS_KEY: str(version).encode()}
@@ -98,7 +107,16 @@ def encode(records: Sequence[Record], made: Mapping[str, str]) -> bytes:
 def encode_table(table: pa.Table) -> bytes:
     """A table as Parquet, with the digest of the file in its metadata."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True) as writer:
+    curves = _curve_names(table.schema)
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        write_page_checksum=True,
+        # The leading bytes of a curve's values are alike, and compress well if they are stored together.
+        use_dictionary=[name for name in table.schema.names if name not in curves],
+        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in curves},
+    ) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({DIGEST_KEY: NO_DIGEST})
     content = sink.getvalue().to_pybytes()

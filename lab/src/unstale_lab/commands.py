@@ -22,7 +22,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg, subcommand
 
 from .errors import UserError, unknown
-from .experiment import SCALES, Run, Scale
+from .experiment import SCALES, Run, Scale, unique
 
 if TYPE_CHECKING:
     from .atari.ppo import Progress as PPOProgress
@@ -136,6 +136,35 @@ def report(
     print(page)
     if open:
         webbrowser.open(page.resolve().as_uri())
+
+
+def export(
+    figures: Positional[Figures],
+    /,
+    to: Annotated[Path, arg(metavar="FOLDER", help="the store that receives the runs")],
+    store: StorePath = DEFAULT_STORE,
+) -> None:
+    """Copy the runs of complete figures to another store, one file per figure, with curves in single precision. Each
+    figure is copied at the largest scale that is complete."""
+    from .reproduce import figures_named, largest_scale
+    from .store import Store
+
+    source, target = Store(store, _warn), Store(to, _warn)
+    if to.resolve() == store.resolve():
+        raise UserError(f"--to {to} is the store itself: choose another folder")
+    if not figures:
+        raise UserError("name at least one figure, or all; `unstale-lab list` lists them")
+    have = source.ids()
+    chosen = [(figure, largest_scale(figure, have)) for figure in figures_named(figures)]
+    incomplete = [figure.name for figure, scale in chosen if scale is None]
+    if incomplete and "all" not in figures:
+        raise UserError(f"not complete in {store}: {', '.join(incomplete)}; `unstale-lab list` counts their runs")
+    target.require_writable()
+    for figure, scale in chosen:
+        if scale is not None:
+            path = source.export(figure.runs(scale), target, figure.name)
+            where = f"in {path}" if path else "in the files of other figures"
+            _inform(f"{figure.name} at scale {scale}: {len(unique(figure.runs(scale))):,} runs, {where}")
 
 
 def show(
@@ -301,6 +330,7 @@ def data(command: Annotated[DataCommand, arg(name="")]) -> None:
 COMMANDS: dict[str, Callable[..., Any]] = {
     "reproduce": reproduce,
     "report": report,
+    "export": export,
     "list": list_figures,
     "show": show,
     "data": data,

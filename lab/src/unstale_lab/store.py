@@ -2,7 +2,8 @@
 
 A row is a run: its id, its settings, its curves, and its provenance. Any tool that reads Parquet reads the directory,
 for example ``pandas.read_parquet("runs/store")``. Files are written atomically and never changed, so processes share a
-store without locks, and a killed process loses only the batch that it was computing.
+store without locks, and a killed process loses only the batch that it was computing. ``Store.export`` writes another
+kind of file, which is made to be published: all runs of a figure.
 """
 
 from __future__ import annotations
@@ -77,6 +78,33 @@ class Store:
             write_file(path, content, overwrite=False)
         return path
 
+    def export(self, runs: Iterable[Run], to: Store, name: str) -> Path | None:
+        """Copies those of the runs that ``to`` lacks into one of its files, with curves in single precision.
+
+        Args:
+            name: of the file, which is replaced: ``"fig3"`` for ``batch-fig3.parquet``.
+
+        Returns:
+            The path of the file, or ``None`` if other files of ``to`` have all runs.
+
+        Raises:
+            StoreError: a run is not in this store.
+        """
+        path = to.path / f"batch-{name}.parquet"
+        elsewhere = {id for file in to._files() if file != path for id in to._ids_of(file)}
+        wanted = {run.id: run for run in runs if run.id not in elsewhere}
+        found = {id: self._stored(wanted[id], row) for id, row in self._rows(wanted.__contains__)}
+        if missing := wanted.keys() - found.keys():
+            raise StoreError(f"{len(missing)} of {len(wanted)} runs are not in {self.path}, for example {min(missing)}")
+        if not found:
+            return None
+        rows = [found[id] for id in wanted]  # in the order of the runs, so that equal runs give equal files
+        content = batch_file.encode_rows([row.record for row in rows], [row.provenance for row in rows], pa.float32())
+        with to._writing():
+            write_file(path, content)
+        to._ids.pop(path, None)
+        return path
+
     def require_writable(self) -> None:
         """Raises ``StoreError`` now, rather than in ``add`` after the first runs have been computed."""
         with self._writing():
@@ -101,7 +129,7 @@ class Store:
             some = ", ".join(sorted(rows)[:4]) + (", ..." if len(rows) > 4 else "")
             raise StoreError(f"{len(rows)} runs have ids that begin with {prefix!r}: {some}. Give more characters.")
         (row,) = rows.values()
-        return StoredRun(batch_file.record_of(batch_file.run_of(row), row), {name: row[name] for name in PROVENANCE})
+        return self._stored(batch_file.run_of(row), row)
 
     def provenance(self, runs: Iterable[Run]) -> Origin:
         """The provenance of those of the runs that are in the store, and the seconds that they took."""
@@ -122,6 +150,10 @@ class Store:
             for _ in self._rows(repeated.__contains__):  # compares them
                 pass
         return len(paths)
+
+    @staticmethod
+    def _stored(run: Run, row: Mapping[str, Any]) -> StoredRun:
+        return StoredRun(batch_file.record_of(run, row), {name: row[name] for name in PROVENANCE})
 
     def _rows(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Ids and rows, each id once: if several files have it, that of the first by name."""
