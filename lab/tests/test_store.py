@@ -235,7 +235,7 @@ def test_export_writes_each_run_once(store, tmp_path):
 def test_export_of_missing_runs_writes_nothing(store, tmp_path):
     store.add([record(0)])
     published = Store(tmp_path / "published", warn=never)
-    with pytest.raises(StoreError, match="1 of 2 runs are not in .*store, for example"):
+    with pytest.raises(StoreError, match=r"1 of 2 runs are not in .*store, for example"):
         store.export([Run(seed=0), Run(seed=1)], published, "fig3")
     assert not published.path.exists()
 
