@@ -273,6 +273,11 @@ def format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float])
     return f"{symbol} = {', '.join(others)} and {last}" if others else f"{symbol} = {last}"
 
 
+def at(where: str) -> str:
+    """Return where errors are compared, or where a method diverges, as the end of a clause."""
+    return f" at {where}" if where else ""
+
+
 def holm_corrected(contrasts: Sequence[Contrast], *other_ps: float) -> tuple[list[Contrast], list[float]]:
     """Apply Holm's correction over all tests of a verdict: separate comparisons and p-values of other tests."""
     compared = [contrast for contrast in contrasts if contrast.comparison is not None]

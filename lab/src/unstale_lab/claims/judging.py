@@ -19,11 +19,12 @@ differ" then hold or fail in part only, and "better" holds in part if some of th
 ``differs``     holds if a difference of 2 % or more is found, or if no learning rate is left and one of the two is less
                 stable. Otherwise holds in part if they diverge at different learning rates, or if there are exceptions;
                 does not hold if the ratio is equivalent to 1 without any.
-``better``      holds if a difference of 2 % or more is found. If a size is claimed, the ratio must have it for "in
-                part", and its whole interval for "holds". Also in part: the method claimed to be better diverges at
-                some learning rates, or is much worse or diverges in some settings, or the errors are equivalent and the
-                other method is less stable. Otherwise does not hold if the opposite is found, if the ratio is
-                equivalent to 1, or if its interval excludes the claimed size.
+``better``      holds if a difference of 2 % or more is found. If a size is claimed, the whole interval of the ratio
+                must have it for "holds"; a smaller difference holds in part, unless the ratio is equivalent to 1. Also
+                in part: the method claimed to be better diverges at some learning rates, or is much worse or diverges
+                in some settings, or, without a claimed size, the errors are equivalent and the other method is less
+                stable. Otherwise does not hold if the opposite is found, if the ratio is equivalent to 1, or if its
+                interval excludes the claimed size.
 ``worse``       the opposite of ``better``.
 ``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
                 significant. Does not hold if the interval lies outside. Holds in part if the two diverge at different
@@ -57,8 +58,8 @@ from ..analysis.formatting import format_briefly, format_estimate, format_number
 from ..analysis.statistics import Array, bootstrap, iqm
 from ..records import Record
 from . import contrast as contrasts
-from .contrast import EQUIVALENCE_MARGIN, SIGNIFICANCE_LEVEL, Contrast
-from .verdict import ANSWER_VERBS, ANSWERS, Answer, Effect, Part, Reading, Verdict
+from .contrast import EQUIVALENCE_MARGIN, MUCH, SIGNIFICANCE_LEVEL, Contrast, at
+from .verdict import Answer, Effect, Part, Reading, Verdict
 
 MIN_SEEDS = 5
 MIN_RELEVANT_RATIO = 1.02  # a ratio closer to 1 is no difference, even if it is significant
@@ -88,6 +89,8 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
         is_certain = max_ratio == 1 or contrast.comparison.interval[1] <= max_ratio
         is_everywhere = not contrast.diverges(contrast.a) and not contrast.exceptions.higher
         answer = "holds" if is_certain and is_everywhere else "holds in part"
+    elif contrast.is_found and contrast.ratio <= 1 / MIN_RELEVANT_RATIO and not contrast.is_equivalent():
+        answer = "holds in part"  # better, but by less than claimed
     elif max_ratio == 1 and contrast.is_equivalent() and contrast.less_stable == contrast.b:
         answer = "holds in part"
     elif (
@@ -115,8 +118,12 @@ def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, statement
         answer = "holds" if contrast.is_uniform else "holds in part"
     elif contrast.comparison.interval[1] < 1 / margin or contrast.comparison.interval[0] > margin:
         answer = "does not hold"
-    size = f" within a factor of {margin:g}" if margin != EQUIVALENCE_MARGIN else ""
-    return _part(contrast, f"{statement or _relation(contrast, 'is as good as')}{size}", answer)
+    both = f"{label(contrast.a)} and {label(contrast.b)}"
+    if margin == EQUIVALENCE_MARGIN:
+        about = f"{both} have about the same error"
+    else:
+        about = f"the errors of {both} are within a factor of {margin:g} of each other"
+    return _part(contrast, statement or about, answer)
 
 
 def no_better(contrast: Contrast, statement: str = "") -> Part:
@@ -204,30 +211,30 @@ def combine_parts(parts: Sequence[Part]) -> Answer:
 
 def make_verdict(
     claim: int,
+    why: str,
     parts: Sequence[Part],
     records: Sequence[Record],
     notes: str = "",
     reading: Reading = "text",
     scope: str = "",
-    why: str = "",
     is_extra: bool = False,
 ) -> Verdict:
     """Combine the parts of a claim.
 
     Args:
         claim: its number.
+        why: a plain sentence that says what was measured, and is true whatever the answer is.
         parts: the first one is the main one, whose effect is shown for the claim.
         records: the runs that the parts compare; they are counted.
         notes: further numbers.
         reading: which reading of the claim this is.
         scope: which part of the claim it is about, if several figures answer it.
-        why: the answer in one plain sentence; if not given, it counts the parts by answer.
         is_extra: whether it asks something that the paper does not claim.
     """
     return Verdict(
         claim,
         combine_parts(parts),
-        why or explain(parts),
+        why,
         tuple(parts),
         reading,
         scope,
@@ -247,58 +254,14 @@ def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", read
 def at_reduced_scale(verdict: Verdict) -> Verdict:
     """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
     parts = tuple(
-        undecided(part, "not confirmed; a reduced scale refutes nothing") if part.answer == "does not hold" else part
+        undecided(part, "not confirmed, but the run is too short to refute it")
+        if part.answer == "does not hold"
+        else part
         for part in verdict.parts
     )
     answer = combine_parts(parts) if parts else verdict.answer
-    why = verdict.why if parts == verdict.parts else explain(parts)
-    if answer == "does not hold":  # without parts
-        answer, why = "undecided", f"A reduced scale refutes nothing: {why}"
-    if answer == "holds":
-        answer, why = "holds in part", f"At a reduced scale: {why}"
-    return replace(verdict, answer=answer, parts=parts, why=why)
-
-
-def explain(parts: Sequence[Part]) -> str:
-    """Describe the answer: how many parts hold, hold in part, do not hold and are undecided, with one of each.
-
-    The page lists all of them below. If the main parts fail, the others do not count, and those that hold are mentioned
-    last.
-
-    >>> explain([Part("a is b", "holds", "", brief="1.1x"), Part("b is c", "does not hold", "", brief="2x")])
-    '1 of 2 parts holds: “a is b” (1.1x). 1 does not hold: “b is c” (2x).'
-    >>> explain([Part("a is b", "undecided", "", brief="1.1x")])
-    '“a is b” is undecided (1.1x).'
-    """
-    is_saved = combine_parts(parts) in ("holds", "holds in part")
-    counted = [part for part in parts if is_saved or part.is_main]
-    kind = "part" if len(counted) == len(parts) else "main part"
-    if len(counted) == 1:
-        [part] = counted
-        texts = [f"“{part.statement}” {ANSWER_VERBS[part.answer][0]} ({part.brief or part.found})."]
-    else:
-        texts = []
-        for answer in ANSWERS:
-            if group := [part for part in counted if part.answer == answer]:
-                texts.append(_describe_group(group, len(counted), kind, is_first=not texts))
-    held = sum(part.answer == "holds" for part in parts if part not in counted)
-    if held:
-        further = "1 further part holds" if held == 1 else f"{held} further parts hold"
-        texts.append(f"{further}, but would also hold if nothing differed.")
-    return " ".join(texts)
-
-
-def _describe_group(parts: Sequence[Part], of: int, kind: str, is_first: bool) -> str:
-    """Describe the parts with one answer: their number, and the first of them."""
-    first, count = parts[0], len(parts)
-    verb = ANSWER_VERBS[first.answer][count > 1]
-    if count == of and first.answer == "does not hold":
-        lead = f"Neither {kind} holds" if of == 2 else f"None of the {of} {kind}s holds"
-    elif count == of:
-        lead = f"Both {kind}s {verb}" if of == 2 else f"All {of} {kind}s {verb}"
-    else:
-        lead = f"{count} of {of} {kind}s {verb}" if is_first else f"{count} {verb}"
-    return f"{lead}{'; for example,' if count > 1 else ':'} “{first.statement}” ({first.brief or first.found})."
+    reduced: dict[Answer, Answer] = {"does not hold": "undecided", "holds": "holds in part"}
+    return replace(verdict, answer=reduced.get(answer, answer), parts=parts)
 
 
 def describe_contrast(contrast: Contrast) -> str:
@@ -323,12 +286,12 @@ def _found(contrast: Contrast) -> str:
     texts = []
     if contrast.comparison is not None:
         c = contrast.comparison
-        texts.append(f"{format_ratio(c.ratio, c.interval)}{_at(contrast.where)}")
+        texts.append(f"{format_ratio(c.ratio, c.interval)}{at(contrast.where)}")
         counts = {contrast.a: c.diverged_a, contrast.b: c.diverged_b}
         texts += [f"{label(line)} diverged in {n} of {c.pairs:,} runs there" for line, n in counts.items() if n]
         texts += _describe_exceptions(contrast)
     for each in contrast.instabilities:
-        texts.append(f"{label(each.line)} diverges{_at(each.where)}, in {each.diverged:,} of {each.runs:,} runs")
+        texts.append(f"{label(each.line)} diverges{at(each.where)}, in {each.diverged:,} of {each.runs:,} runs")
     return "; ".join(texts)
 
 
@@ -337,29 +300,29 @@ def _describe_exceptions(contrast: Contrast) -> list[str]:
     found, is_same = contrast.exceptions, contrast.is_equivalent()
     texts = []
     if found.lower and (is_same or contrast.ratio > 1):
-        how = f"down to {format_number(found.lowest)}x" if found.lowest else _diverges(contrast.b)
-        texts.append(f"{how} in {found.lower} of {found.of} settings")
+        lowest = f"down to {format_number(found.lowest)}x" if found.lowest else ""
+        texts.append(_in_settings(found.lower, found.of, lowest, contrast.b))
     if found.higher and (is_same or contrast.ratio < 1):
-        how = f"up to {format_number(found.highest)}x" if found.highest < np.inf else _diverges(contrast.a)
-        texts.append(f"{how} in {found.higher} of {found.of} settings")
+        highest = f"up to {format_number(found.highest)}x" if found.highest < np.inf else ""
+        texts.append(_in_settings(found.higher, found.of, highest, contrast.a))
     return texts
 
 
-def _diverges(line: str) -> str:
-    return f"{label(line)} diverges or is much higher"
+def _in_settings(count: int, of: int, extreme: str, diverging: str) -> str:
+    """Describe some settings: by the most extreme ratio, or by the method that diverges in some of them."""
+    where = f"in {count} of {of} settings"
+    return (
+        f"{extreme} {where}" if extreme else f"{where} {label(diverging)} diverges or has more than {MUCH:g}x the error"
+    )
 
 
 def _brief(contrast: Contrast) -> str:
     """Describe the same without counts; exceptions only where methods are alike otherwise."""
     texts = []
     if contrast.comparison is not None:
-        texts = [format_briefly(contrast.ratio, contrast.comparison.interval, "x") + _at(contrast.where)]
+        texts = [format_briefly(contrast.ratio, contrast.comparison.interval, "x") + at(contrast.where)]
         texts += _describe_exceptions(contrast) if contrast.is_equivalent() else []
-    return "; ".join([*texts, *(f"{label(each.line)} diverges{_at(each.where)}" for each in contrast.instabilities)])
-
-
-def _at(where: str) -> str:
-    return f" at {where}" if where else ""
+    return "; ".join([*texts, *(f"{label(each.line)} diverges{at(each.where)}" for each in contrast.instabilities)])
 
 
 def _test(contrast: Contrast, is_corrected: bool = True) -> str:

@@ -47,7 +47,7 @@ class Part:
     test: str = ""  # "paired p < 0.001; Welch p = 0.007"
     effect: Effect | None = None
     comparison: Comparison | None = None
-    is_main: bool = True  # false if it would hold if nothing differed, and says little alone
+    is_main: bool = True  # false if it would hold if nothing differed, or if the paper only implies it
     brief: str = ""  # ``found`` in few words, for a list of parts: "0.54x at α ≤ 0.1"
     unstable: tuple[str, ...] = ()  # which of the two that are compared diverge at some learning rates
 

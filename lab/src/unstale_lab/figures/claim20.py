@@ -8,6 +8,7 @@ from ..analysis.formatting import describe_final_errors
 from ..analysis.run_table import select, tabulate
 from ..claims.contrast import compare_methods
 from ..claims.judging import equivalent, make_verdict
+from ..claims.sentences import describe_errors, sentence
 from ..claims.verdict import Verdict
 from ..records import Record
 from .figure import Figure
@@ -24,8 +25,9 @@ GRID = REPLAY_GRID.vary(
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     selected = select(records, method=["second_order", "full"])
-    parts = [equivalent(contrast) for contrast in compare_methods(tabulate(selected), [("full", "second_order")])]
-    return [make_verdict(20, parts, selected, describe_final_errors(records))]
+    contrasts = compare_methods(tabulate(selected), [("full", "second_order")])
+    parts = [equivalent(contrast) for contrast in contrasts]
+    return [make_verdict(20, sentence(describe_errors(contrasts)), parts, selected, describe_final_errors(records))]
 
 
 FIGURE = Figure(

@@ -12,6 +12,7 @@ from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import iqm
 from ..claims.contrast import compare_pairs, holm_corrected
 from ..claims.judging import better, make_verdict
+from ..claims.sentences import describe_ratios, sentence
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -96,7 +97,18 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             describe_final_errors(select(trained, method="momentum"), BY_ACTIVATION, "Final errors of μ (IQM)"),
         ]
     )
-    return [make_verdict(21, parts, [*initial, *selected], notes)]
+    of_leaky_relu = [each for each in contrasts if "leaky_relu" in (each.a, each.b)]
+    stable, learns = of_leaky_relu[: len(SMOOTH)], of_leaky_relu[len(SMOOTH) :]
+    why = sentence(
+        describe_ratios(
+            f"in the first {INITIAL_STEPS} steps, 1 - cosine is {{}} that of Leaky ReLU",
+            {label(each.a): each for each in stable},
+        ),
+        describe_ratios(
+            "the final error of Leaky ReLU is {} that of the others", {label(each.b): each for each in learns}
+        ),
+    )
+    return [make_verdict(21, why, parts, [*initial, *selected], notes)]
 
 
 FIGURE = Figure(

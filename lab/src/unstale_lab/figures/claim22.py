@@ -10,6 +10,7 @@ from ..analysis.panels import Panel
 from ..analysis.run_table import select, without
 from ..analysis.statistics import iqm
 from ..claims.judging import MIN_SEEDS, better, describe_contrast, make_verdict, undecided
+from ..claims.sentences import after_steps, describe_errors, sentence
 from ..claims.verdict import Answer, Effect, Part, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -23,6 +24,7 @@ from .shared.pacman import (
     compare_by_seed,
     error_panels,
     final_errors_by_method,
+    in_words,
 )
 
 MAX_ERROR_RATIO_IF_LEARNED = 0.8  # last to first measured error
@@ -76,11 +78,21 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             f"Beyond the paper: {'; '.join(others)}.",
         ]
     )
-    beats = better(dense)
-    left = _share_of_error_left(select(clipped, method="adam"))  # infinite if Adam diverges
-    if MAX_ERROR_RATIO_IF_LEARNED < left < math.inf:
-        beats = undecided(beats, f"little was learned: {format_number(100 * left)} % of the initial error is left")
-    return [make_verdict(22, [beats, _mostly_backward(timed)], [*clipped, *timed], notes)]
+    beats, left = better(dense), _share_of_error_left(select(clipped, method="adam"))  # infinite if Adam diverges
+    is_little = MAX_ERROR_RATIO_IF_LEARNED < left < math.inf
+    still_left = f"{format_number(100 * left)} % of the initial error is left"
+    if is_little:
+        beats = undecided(beats, f"little was learned: {still_left}")
+    backward = _mostly_backward(timed)
+    share = max(backward.effect.value, 0.0) if backward.effect else None
+    why = sentence(
+        f"{after_steps(clipped[0].run.steps, GRID.paper['steps'])}, {describe_errors([dense], in_words)}",
+        still_left if is_little else "",
+        "no extra time was measured"
+        if share is None
+        else f"backward passes take {100 * share:.0f} % of its extra time",
+    )
+    return [make_verdict(22, why, [beats, backward], [*clipped, *timed], notes)]
 
 
 def _share_of_error_left(records: Sequence[Record]) -> float:

@@ -13,6 +13,7 @@ from ..analysis.panels import Panel
 from ..analysis.run_table import RunTable, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.judging import make_verdict, undecided
+from ..claims.sentences import after_steps, listed, sentence
 from ..claims.verdict import Answer, Effect, Part, Verdict
 from ..records import Record
 from .figure import Figure
@@ -41,6 +42,7 @@ RANDOM_SCORE = 216
 DECENT_SCORE = 2 * RANDOM_SCORE
 MIN_DECENT_SEEDS = 3  # fewer than for comparisons, because every single seed must pass
 SCORES = {"score": "while learning", "evaluation score": "after training"}
+NAMES = {"adam": "Adam", "adam_diagonal": "diagonal correction", "adam_window": "full correction"}
 GAME_STEPS = "environment steps (all games)"
 MIN_STEPS_TO_JUDGE = 2_000_000  # shorter training can confirm the claim, but not refute it
 
@@ -74,7 +76,15 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         "of the training and in evaluation games with ε = 0.01. Not decent: less than that in both. Scores are means "
         "over seeds, with minimum and maximum."
     )
-    return [make_verdict(23, parts, records, note)]
+    scores = [
+        f"{' and '.join(f'{table.final(curve)[method].mean():.0f}' for curve in SCORES)} ({NAMES[method]})"
+        for method in table.records
+    ]
+    why = sentence(
+        f"{after_steps(steps, GRID.paper['steps'])}, mean scores {' and '.join(SCORES.values())} are {listed(scores)}",
+        f"random play scores {RANDOM_SCORE}",
+    )
+    return [make_verdict(23, why, parts, records, note)]
 
 
 def _decent(method: str, table: RunTable) -> Part:

@@ -51,7 +51,8 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 def judge(records: Sequence[Record]) -> list[Verdict]:
     largest = float(_relative_difference(records)[0].max())
     if all(record.diverged_at is not None for record in records):
-        return [make_verdict(24, [Part(STATEMENT, "undecided", "all runs diverged")], records)]
+        part = Part(STATEMENT, "undecided", "all runs diverged")
+        return [make_verdict(24, "All runs diverged.", [part], records)]
     answer: Answer = (
         "holds"
         if largest <= MAX_ROUNDING_DIFFERENCE
@@ -62,7 +63,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     quantity = "largest relative difference between the errors of μ̂ and of an oracle with full history"
     effect = Effect(quantity, largest, is_ratio=False)
     part = Part(STATEMENT, answer, f"{quantity}: {format_number(largest)}", effect=effect)
-    return [make_verdict(24, [part], records, describe_final_errors(records))]
+    why = f"The largest relative difference between the errors of μ̂ and of an oracle is {format_number(largest)}."
+    return [make_verdict(24, why, [part], records, describe_final_errors(records))]
 
 
 def _relative_difference(records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from ..analysis.formatting import describe_final_errors
 from ..analysis.run_table import tabulate
 from ..claims.contrast import compare_methods
 from ..claims.judging import equivalent, make_verdict
+from ..claims.sentences import describe_spread, sentence
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -29,7 +30,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
             " The oracle's horizon of 2/(1-β) leaves out 12 to 13 % of the weights, so that its steps are smaller. "
             "The runs “as described in the text” rescale them to the sum of momentum's, which the paper does not."
         )
-    return make_verdict(6, parts, records, notes, reading)
+    return make_verdict(6, sentence(describe_spread(contrasts)), parts, records, notes, reading)
 
 
 FIGURE = Figure(

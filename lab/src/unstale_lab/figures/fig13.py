@@ -13,8 +13,9 @@ from ..analysis.formatting import describe_iqm
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
-from ..claims.contrast import MUCH, compare_pairs
+from ..claims.contrast import MUCH, Contrast, compare_pairs
 from ..claims.judging import better, make_verdict, no_better
+from ..claims.sentences import describe_ratio, sentence, times
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -139,7 +140,22 @@ def _verdict(records: Sequence[Record], reading: Reading, rest: OtherLayers) -> 
         ),
     ]
     selected = select(records, method=[rest.none, rest.some, "full"])
-    return make_verdict(10, parts, selected, describe_iqm(errors), reading, scope=rest.name)
+    ratios = sorted(each.ratio for each in much_lower if each.comparison is not None)
+    counted = f" ({len(ratios)} of {len(COUNTS)} numbers of layers)" if len(ratios) < len(COUNTS) else ""
+    between = f"{times(ratios[0])} to {times(ratios[-1])}" if ratios else ""
+    why = sentence(
+        f"bottom layers give {between} the error of as many top layers{counted}" if ratios else "",
+        _describe_all_layers(all_layers),
+    )
+    return make_verdict(10, why, parts, selected, describe_iqm(errors), reading, scope=rest.name)
+
+
+def _describe_all_layers(contrast: Contrast) -> str:
+    """Say how correcting all layers compares with correcting none, or in how many runs one of the two diverges."""
+    diverging = [
+        f"correcting {each.line} diverges in {each.diverged} of {each.runs} runs" for each in contrast.instabilities
+    ]
+    return "; ".join(diverging) or describe_ratio("all layers give {} the error of none", contrast)
 
 
 FIGURE = Figure(

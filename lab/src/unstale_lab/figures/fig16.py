@@ -8,6 +8,7 @@ from ..analysis.formatting import describe_final_errors, label
 from ..analysis.run_table import select, tabulate
 from ..claims.contrast import MUCH, compare_pairs
 from ..claims.judging import make_verdict, worse
+from ..claims.sentences import describe_ratios, sentence
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -31,7 +32,9 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         worse(contrast, MUCH, f"frozen targets have a higher error {when}")
         for when, contrast in zip(measures, contrasts, strict=True)
     ]
-    return make_verdict(12, parts, selected, describe_final_errors(records), reading, scope="Mountain Car")
+    by_measure = dict(zip(measures, contrasts, strict=True))
+    why = sentence(describe_ratios("frozen targets have {} the error of μ", by_measure))
+    return make_verdict(12, why, parts, selected, describe_final_errors(records), reading, scope="Mountain Car")
 
 
 FIGURE = Figure(

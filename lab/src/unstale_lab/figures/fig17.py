@@ -9,6 +9,7 @@ from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..claims.contrast import MUCH, compare_quantity, holm_corrected
 from ..claims.judging import better, make_verdict, undecided, worse
+from ..claims.sentences import after_steps, describe_ratios, sentence
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -65,7 +66,10 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             for curve, reference in REFERENCE_NAMES.items()
         ),
     ]
-    return [make_verdict(12, parts, selected, " ".join(notes), scope="MsPacman")]
+    by_measure = dict(zip(("over the training", "in the end"), contrasts, strict=True))
+    errors = describe_ratios("frozen targets have {} the error of Adam", by_measure)
+    why = sentence(f"{after_steps(steps, MEASURED_GRID.paper['steps'])}, {errors}")
+    return [make_verdict(12, why, parts, selected, " ".join(notes), scope="MsPacman")]
 
 
 FIGURE = Figure(

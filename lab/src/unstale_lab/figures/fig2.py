@@ -14,6 +14,7 @@ from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import iqm
 from ..claims.contrast import Contrast, compare_quantity, holm_corrected
 from ..claims.judging import describe_contrast, equivalent, make_verdict, undecided, worse
+from ..claims.sentences import describe_ratios, sentence
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -137,9 +138,18 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
             for each, text in zip(contrasts[2:], SAME_LOSSES, strict=True)
         ),
     ]
-    if not _has_learned(selected):
+    table, left = tabulate(records), _share_of_loss_left(selected)
+    has_learned = left < MAX_LOSS_RATIO_IF_LEARNED
+    if not has_learned:
         parts = [undecided(part, "little was learned") for part in parts]
-    table = tabulate(records)
+    of_oracle, _, of_diagonal, *of_test = contrasts
+    settings, of = len(table.settings), len({replace(run, method="", seed=0) for run in GRIDS[variant]("paper")})
+    where = "" if settings == of else f"in {settings} of {of} settings, "
+    why = sentence(
+        describe_ratios(f"{where}the training loss is {{}} that of μ", {"μ*": of_oracle, "μ̂ diag": of_diagonal}),
+        describe_ratios("the test loss is {}", dict(zip(("μ*", "μ̂ diag"), of_test, strict=True))),
+        "" if has_learned else f"{100 * left:.0f} % of the initial training loss is left",
+    )
     notes = [
         *(describe_iqm(table.final(curve), f"Final {name} (IQM)") for curve, name in LOSSES.items()),
         describe_iqm(
@@ -153,6 +163,7 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
         notes.append(f"Beyond the paper: {'; '.join(beyond)}.")
     return make_verdict(
         2,
+        why,
         parts,
         selected,
         " ".join(notes),
@@ -162,13 +173,10 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
     )
 
 
-def _has_learned(records: Sequence[Record]) -> bool:
-    """Return whether the training loss (IQM) of some method has fallen by a fifth."""
-    table = tabulate(records)
-    return any(
-        float(iqm(values[-1])) < MAX_LOSS_RATIO_IF_LEARNED * float(iqm(values[0]))
-        for values in table.curves("training").values()
-    )
+def _share_of_loss_left(records: Sequence[Record]) -> float:
+    """Return the ratio of the final to the initial training loss (IQM), of the method for which it is lowest."""
+    curves = tabulate(records).curves("training").values()
+    return min(float(iqm(values[-1])) / float(iqm(values[0])) for values in curves)
 
 
 def _compare_losses(records: Sequence[Record], curve: str, pairs: list[tuple[str, str]]) -> list[Contrast]:

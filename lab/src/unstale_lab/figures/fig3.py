@@ -11,6 +11,7 @@ from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.contrast import compare_methods
 from ..claims.judging import differs, make_verdict
+from ..claims.sentences import describe_errors, relative_to, sentence
 from ..claims.verdict import Reading, Verdict
 from ..experiment import Run, Scale
 from ..records import Record
@@ -31,13 +32,15 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     """Judge that the methods differ. Their order, which the paper only shows, is described."""
     selected = select(records, method=PAPER_METHODS)
     table, curve = tabulate(selected), ERROR_CURVES[reading]
-    parts = [differs(contrast) for contrast in compare_methods(table, PAPER_PAIRS, curve)]
+    contrasts = compare_methods(table, PAPER_PAIRS, curve)
+    parts = [differs(contrast) for contrast in contrasts]
+    why = sentence(describe_errors(relative_to("momentum", contrasts)))
     notes = [
         _describe_order(table, curve),
         describe_final_errors(records),
         describe_best_settings(tabulate(records).final(curve)),
     ]
-    return make_verdict(3, parts, selected, " ".join(notes), reading)
+    return make_verdict(3, why, parts, selected, " ".join(notes), reading)
 
 
 def _describe_order(table: RunTable, curve: str) -> str:

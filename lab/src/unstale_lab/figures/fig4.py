@@ -13,6 +13,7 @@ from ..analysis.formatting import describe_best_settings, describe_final_errors
 from ..analysis.run_table import select, tabulate
 from ..claims.contrast import compare_methods
 from ..claims.judging import better, differs, equivalent, make_verdict
+from ..claims.sentences import describe_errors, relative_to, sentence
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -41,10 +42,18 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     selected = select(records, method=PAPER_METHODS)
     curve = ERROR_CURVES[reading]
     pairs = [*LOWER, ("diagonal", "momentum"), ("full", "oracle")]
-    *lower, different, equal = compare_methods(tabulate(selected), pairs, curve)
+    contrasts = compare_methods(tabulate(selected), pairs, curve)
+    *lower, different, equal = contrasts
     parts = [*map(better, lower), differs(different), replace(equivalent(equal), is_main=False)]
-    notes = f"{describe_final_errors(records)} {describe_best_settings(tabulate(records).final(curve))}"
-    return make_verdict(4, parts, selected, notes, reading)
+    notes = " ".join(
+        [
+            describe_final_errors(records),
+            describe_best_settings(tabulate(records).final(curve)),
+            "The paper's text has “significantly different”; that μ* and μ̂ are better is read off its figure.",
+        ]
+    )
+    why = sentence(describe_errors(relative_to("momentum", contrasts)))
+    return make_verdict(4, why, parts, selected, notes, reading)
 
 
 FIGURE = Figure(

@@ -13,6 +13,7 @@ from ..analysis.run_table import select, tabulate, without
 from ..analysis.statistics import Array
 from ..claims.contrast import compare_pairs
 from ..claims.judging import better, make_verdict
+from ..claims.sentences import describe_ratios, sentence
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -62,24 +63,26 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     The notes have both.
     """
     curves = {
-        f"{kind}, {label(method)}": drift[1:]  # the drift at step 0 is 0
+        f"{label(method)} with {kind}": drift[1:]  # the drift at step 0 is 0
         for kind, group in by_features(records).items()
         for method, drift in tabulate(group).curves("drift").items()
     }
     geometric_means = {line: _geometric_mean(drift) for line, drift in curves.items()}
     arithmetic_means = {line: drift.mean(axis=0) for line, drift in curves.items()}
-    pairs = [(f"RBF, {label(method)}", f"MLP, {label(method)}") for method in PAPER_METHODS]
+    pairs = [(f"{label(method)} with RBF", f"{label(method)} with MLP") for method in PAPER_METHODS]
     worst = max(float(drift[np.isfinite(drift)].max(initial=0.0)) for drift in geometric_means.values())
+    contrasts = dict(zip(map(label, PAPER_METHODS), compare_pairs(geometric_means, pairs, worst), strict=True))
     parts = [
-        better(contrast, MAX_RBF_DRIFT_RATIO, f"values drift less with RBF features ({label(method)})")
-        for method, contrast in zip(PAPER_METHODS, compare_pairs(geometric_means, pairs, worst), strict=True)
+        better(contrast, MAX_RBF_DRIFT_RATIO, f"values drift less with RBF features ({method})")
+        for method, contrast in contrasts.items()
     ]
+    why = sentence(describe_ratios("with RBF features, values drift {} as far as with MLPs", contrasts))
     notes = (
         "The verdict uses geometric means over the training; the first steps would dominate arithmetic means.",
         describe_iqm(geometric_means, "Drift, geometric mean (IQM)"),
         describe_iqm(arithmetic_means, "Drift, arithmetic mean (IQM)"),
     )
-    return make_verdict(5, parts, records, " ".join(notes), reading)
+    return make_verdict(5, why, parts, records, " ".join(notes), reading)
 
 
 def _geometric_mean(drift: Array) -> Array:

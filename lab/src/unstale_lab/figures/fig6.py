@@ -11,6 +11,7 @@ from ..analysis.run_table import select, tabulate
 from ..analysis.trends import by_level, levels, p_no_correlation, rank_correlations, ratio
 from ..claims.contrast import compare_methods, holm_corrected
 from ..claims.judging import better, make_verdict, trend
+from ..claims.sentences import describe_errors, sentence, two_decimals
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -66,7 +67,12 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         describe_iqm(tabulate(select(records, rbf_width=width)).final(curve), f"Final errors (IQM) at σ² = {width:g}")
         for width in (min(widths), max(widths))
     )
-    return make_verdict(7, parts, selected, notes, reading)
+    why = sentence(
+        f"with the widest kernels {describe_errors([at_widest])}",
+        f"over kernel widths, the rank correlation is {two_decimals(gap.mean())} for the gap in error and "
+        f"{two_decimals(drift.mean())} for the drift of μ",
+    )
+    return make_verdict(7, why, parts, selected, notes, reading)
 
 
 FIGURE = Figure(

@@ -15,6 +15,7 @@ from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..analysis.trends import MIN_LEVELS, by_level, rank_correlations
 from ..claims.judging import confidence_interval, decide, make_verdict
+from ..claims.sentences import listed, two_decimals
 from ..claims.verdict import Effect, Part, Reading, Verdict
 from ..records import Record
 from .fig6 import FIGURE as FIGURE_6
@@ -85,7 +86,12 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
         _describe_within(table, drifts, errors),
         describe_iqm(drifts, "Mean drift (IQM)"),
     ]
-    return make_verdict(8, parts, selected, " ".join(filter(None, notes)), reading)
+    correlations = [
+        f"{two_decimals(part.effect.value) if part.effect else 'undefined'} ({label(method)})"
+        for method, part in zip(METHODS, parts, strict=True)
+    ]
+    why = f"Over kernel widths, the correlation of drift and error is {listed(correlations)}."
+    return make_verdict(8, why, parts, selected, " ".join(filter(None, notes)), reading)
 
 
 def _correlation(method: str, both: Array) -> Part:

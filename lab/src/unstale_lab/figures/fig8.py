@@ -53,10 +53,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     selected = select(records, method="full")
     converged = [record for record in selected if record.diverged_at is None]
     if not converged:
-        return [make_verdict(9, [Part("the cosine is close to 1", "undecided", "all runs diverged")], selected)]
+        part = Part("the cosine is close to 1", "undecided", "all runs diverged")
+        return [make_verdict(9, "All runs diverged.", [part], selected)]
+    whole = mean_disagreement(converged)["full"]
     close = below(
         "1 - cosine of μ̂ (samples)",
-        mean_disagreement(converged)["full"],
+        whole,
         MAX_DISAGREEMENT_IF_CLOSE,
         "the cosine is close to 1, at least 0.9 on average",
     )
@@ -76,7 +78,13 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     diverged = len(selected) - len(converged)
     left_out = f"{diverged} of {len(selected)} runs diverged and are left out. " if diverged else ""
     notes = f"{left_out}Mean cosines of μ̂ over the training: {means}. {describe_final_errors(records)}"
-    return [make_verdict(9, parts, selected, notes)]
+    average, late, early = (format_number(1 - float(iqm(values))) for values in (whole, *quarters.values()))
+    among = f", in the {len(converged)} of {len(selected)} runs that did not diverge" if diverged else ""
+    why = (
+        f"The cosine is {average} on average, {early} in the first quarter and {late} in the last quarter of the "
+        f"training{among}."
+    )
+    return [make_verdict(9, why, parts, selected, notes)]
 
 
 FIGURE = Figure(

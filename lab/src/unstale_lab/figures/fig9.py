@@ -24,6 +24,7 @@ from .shared.pacman import (
     WINDOW_SCOPE,
     clip_to_resolution,
     compare_by_seed,
+    describe_comparison,
     describe_window_correction,
     error_panel,
     error_panels,
@@ -91,11 +92,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 def _compare_with_matched_adam(records: Sequence[Record]) -> Verdict:
     """Judge whether the literal diagonal correction differs from Adam with the same α and β at all."""
-    parts = [equivalent(contrast) for contrast in compare_by_seed(records, TRUTH, [MATCHED_PAIR])]
+    [contrast] = compare_by_seed(records, TRUTH, [MATCHED_PAIR])
     selected, scope = select(records, method=list(MATCHED_PAIR)), "against Adam with the same α and β"
     others = [method for method in CORRECTED if method not in MATCHED_PAIR]
     notes = f"{_describe_staleness(records)} {_describe_comparisons(records, others, 'adam_matched')}".rstrip()
-    return make_verdict(11, parts, selected, notes, scope=scope, is_extra=True)
+    why = describe_comparison(contrast, selected)
+    return make_verdict(11, why, [equivalent(contrast)], selected, notes, scope=scope, is_extra=True)
 
 
 def _describe_late_errors(records: Sequence[Record]) -> str:

@@ -13,7 +13,7 @@ GLOSSARY: dict[str, str] = {
     "others fail. “Shown”: the paper draws no conclusion from the figure. “Not run”: "
     "nothing was measured.",
     "Two readings": "the paper's text and the authors' code differ in places, such as the factor 1-β in the momentum. "
-    "“As described in the text” follows the text, “as the authors ran it” the code. Claims for which they differ have "
+    "“As described in the text” follows the text, “as the authors ran it” the code. Claims on which they differ have "
     "two answers.",
     "Reduced scale": "fewer seeds, steps or settings than in the paper. Such runs cannot refute a claim, and confirm "
     "it at most in part.",
@@ -32,8 +32,8 @@ GLOSSARY: dict[str, str] = {
     f"over all comparisons of a verdict, at a level of 0.05. With fewer than {MIN_SEEDS} seeds a comparison is "
     "undecided.",
     "p, Welch": "Welch's test over all runs. It is shown because the paper used it; it decides nothing.",
-    "Equivalence": f"“is as good as” holds if the interval of the ratio lies within a factor of {EQUIVALENCE_MARGIN:g} "
-    "of 1, even if the small difference is significant.",
+    "Equivalence": f"“have about the same error” holds if the interval of the ratio lies within a factor of "
+    f"{EQUIVALENCE_MARGIN:g} of 1, even if the small difference is significant.",
     "Diverged": f"a run that was stopped because its error exploded, or whose final error is more than {MAX_GROWTH:g} "
     "times that before the first step. Errors and stability are judged apart: learning rates at which "
     "a method diverges in more than a quarter of its runs are left out of the comparison of errors, and reported. "

@@ -12,6 +12,7 @@ from ...analysis.run_table import select, tabulate, without
 from ...analysis.statistics import iqm
 from ...claims.contrast import compare_pairs, holm_corrected
 from ...claims.judging import better, make_verdict
+from ...claims.sentences import describe_errors, describe_ratios, relative_to, sentence
 from ...claims.verdict import Reading, Verdict
 from ...experiment import Run, Scale
 from ...records import Record
@@ -65,11 +66,13 @@ class NStepFigure:
         curve = ERROR_CURVES[reading]
         methods, matching, single = tabulate(several), tabulate(_matching(several, one)), tabulate(one)
         by_target = {
-            f"{label(method)}, {target}": values
+            f"{label(method)} with {target} targets": values
             for target, table in (("n-step", matching), ("one-step", single))
             for method, values in table.final(curve).items()
         }
-        target_pairs = [(f"{label(m)}, n-step", f"{label(m)}, one-step") for m in ("full", "momentum")]
+        target_pairs = [
+            (f"{label(m)} with n-step targets", f"{label(m)} with one-step targets") for m in ("full", "momentum")
+        ]
         worst = max(methods.worst_error(curve), single.worst_error(curve))
         order = compare_pairs(methods.final(curve), PAPER_ORDER, worst, methods.values("alpha"))
         targets = compare_pairs(by_target, target_pairs, worst, single.values("alpha"))
@@ -77,7 +80,13 @@ class NStepFigure:
         parts = [better(each) for each in contrasts[: len(order)]]
         parts += [better(each, CONVERGES) for each in contrasts[len(order) :]]
         notes = f"{describe_final_errors(several)} {describe_iqm(by_target, 'n-step and one-step targets (IQM)')}"
-        return make_verdict(self.claim, parts, [*several, *one], notes, reading)
+        why = sentence(
+            describe_errors(relative_to("momentum", contrasts)),
+            describe_ratios(
+                "n-step targets have {} the error of one-step targets", {"μ̂": contrasts[-2], "μ": contrasts[-1]}
+            ),
+        )
+        return make_verdict(self.claim, why, parts, [*several, *one], notes, reading)
 
     def figure(self) -> Figure:
         """Return the figure."""

@@ -9,12 +9,13 @@ import numpy as np
 
 from ...analysis.agreement import cosine_curves
 from ...analysis.curves import MSE, learning_curves
-from ...analysis.formatting import describe_iqm
+from ...analysis.formatting import capitalized, describe_iqm, format_p_value, label
 from ...analysis.panels import Panel, Series
 from ...analysis.run_table import select, tabulate
 from ...analysis.statistics import Array, iqm
 from ...claims.contrast import Contrast, compare_pairs
 from ...claims.judging import better, make_verdict
+from ...claims.sentences import after_steps, describe_errors
 from ...claims.verdict import Verdict
 from ...methods import METHODS
 from ...records import Record
@@ -46,6 +47,12 @@ RETURNS_NOISE_NOTE = "Sampled returns are noisy: no network can get below their 
 PAPER_PAIR = ("adam_diagonal_literal", "adam")
 WINDOW_PAIR = ("adam_window", "adam")  # too expensive for the paper
 WINDOW_SCOPE = "beyond the paper: full correction (window)"
+WORDS = {
+    "adam_matched": "Adam with the same α and β",
+    "adam_diagonal_literal": "Adam with the diagonal correction",
+    "adam_window": "Adam with the full correction",
+    "adam_dense": "Adam with the full correction",
+}
 JUDGED_METHODS = ("adam", "adam_diagonal_literal", "adam_window")
 
 
@@ -111,10 +118,24 @@ def judge_against_adam(
     records: Sequence[Record], curve: str, pair: tuple[str, str], notes: str, scope: str = ""
 ) -> Verdict:
     """Judge claim 11 for a pair of methods and one reference; a ``scope`` names what the paper does not claim."""
-    parts = [better(contrast) for contrast in compare_by_seed(records, curve, [pair])]
+    [contrast] = compare_by_seed(records, curve, [pair])
     errors = describe_iqm(final_errors_by_method(records, curve), f"Final MSE {REFERENCE_NAMES[curve]} (IQM)")
     selected = select(records, method=list(pair))
-    return make_verdict(11, parts, selected, f"{errors} {notes}", scope=scope, is_extra=bool(scope))
+    why = describe_comparison(contrast, selected)
+    return make_verdict(11, why, [better(contrast)], selected, f"{errors} {notes}", scope=scope, is_extra=bool(scope))
+
+
+def describe_comparison(contrast: Contrast, records: Sequence[Record]) -> str:
+    """Say how the errors of two methods compare, in how many steps and seeds."""
+    [steps] = {record.run.steps for record in records}
+    when = after_steps(steps, MS_PACMAN_GRID.paper["steps"])
+    p = f", {format_p_value(contrast.comparison.p_paired)}" if contrast.comparison else ""
+    return f"{capitalized(when)}, {describe_errors([contrast], in_words)} ({contrast.seeds} seeds{p})."
+
+
+def in_words(method: str) -> str:
+    """Return the name of a method for a sentence that no glossary explains."""
+    return WORDS.get(method, label(method))
 
 
 def describe_window_correction(records: Sequence[Record]) -> str:

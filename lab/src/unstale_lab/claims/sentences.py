@@ -1,0 +1,129 @@
+"""Clauses of the sentence that says what was measured for a claim. They are neutral: true whatever the answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ..analysis.formatting import capitalized, label
+from .contrast import MUCH, Contrast, Instability, at
+
+MIN_RATIO, MAX_RATIO = 0.001, 999.5  # of those that are stated as numbers
+
+Name = Callable[[str], str]
+
+
+def times(ratio: float) -> str:
+    """Format a ratio with two or three significant digits.
+
+    >>> times(0.8271), times(0.9967), times(1.0), times(13.33), times(123.4)
+    ('0.83x', '0.997x', '1.00x', '13.3x', '123x')
+    >>> times(1e-9), times(2e6)
+    ('less than 0.001x', 'more than 1,000x')
+    """
+    if not MIN_RATIO <= ratio < MAX_RATIO:
+        return f"less than {MIN_RATIO:g}x" if ratio < MIN_RATIO else "more than 1,000x"
+    digits = 2 if ratio < 0.985 else 3
+    return f"{ratio:#.{digits}g}".rstrip(".") + "x"
+
+
+def two_decimals(value: float) -> str:
+    """Format a correlation or a cosine.
+
+    >>> two_decimals(-0.8651), two_decimals(1.0)
+    ('−0.87', '1.00')
+    """
+    return f"{value:.2f}".replace("-", "−")
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Join the items of a list.
+
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def sentence(*clauses: str) -> str:
+    """Return a sentence of those of the clauses that are not empty.
+
+    >>> sentence("it has 2.00x the error", "", "it diverges")
+    'It has 2.00x the error; it diverges.'
+    """
+    return capitalized("; ".join(filter(None, clauses))) + "."
+
+
+def after_steps(steps: int, of: int) -> str:
+    """Say how long runs are, and how long they are at the full scale.
+
+    >>> after_steps(100_000, 500_000), after_steps(500_000, 500_000)
+    ('after 100,000 of 500,000 steps', 'after 500,000 steps')
+    """
+    return f"after {steps:,} steps" if steps == of else f"after {steps:,} of {of:,} steps"
+
+
+def relative_to(reference: str, contrasts: Iterable[Contrast]) -> list[Contrast]:
+    """Return the comparisons of other methods with a reference, the reference being ``b``."""
+    return [c if c.b == reference else c.inverted() for c in contrasts if reference in (c.a, c.b)]
+
+
+def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
+    """Say how large the errors of several methods are, relative to the same ``b``, and where methods diverge.
+
+    “μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x”, or, if nothing diverges, “μ* has
+    0.98x the error of μ, and μ̂ 0.997x”.
+    """
+    compared = [contrast for contrast in contrasts if contrast.comparison is not None]
+    diverging = [each for contrast in contrasts for each in contrast.instabilities]
+    texts = []
+    for place, contrast in enumerate(compared):
+        own = [each for each in contrast.instabilities if each.line == contrast.a]
+        diverging = [each for each in diverging if each not in own]
+        of = "" if place else f" the error of {name(contrast.b)}"
+        ratio = f"{times(contrast.ratio)}{of}{at(contrast.where)}"
+        and_diverges = f" and diverges{at(own[0].where)}" if own else ""
+        verb = " has" if place == 0 or any(each.instabilities for each in contrasts) else ""
+        texts.append(f"{name(contrast.a)}{verb} {ratio}{and_diverges}")
+    if any(contrast.instabilities for contrast in contrasts):
+        return "; ".join([*texts, *describe_divergences(diverging, name)])
+    *others, last = texts
+    return f"{', '.join(others)}, and {last}" if others else last
+
+
+def describe_ratio(text: str, contrast: Contrast, name: Name = label) -> str:
+    """Fill a ratio into a text with one pair of braces, and say what diverges."""
+    filled = [] if contrast.comparison is None else [text.format(times(contrast.ratio)) + at(contrast.where)]
+    return "; ".join([*filled, *describe_divergences(contrast.instabilities, name)])
+
+
+def describe_ratios(text: str, contrasts: Mapping[str, Contrast], name: Name = label) -> str:
+    """Fill the ratios of several comparisons into a text with one pair of braces, and say what diverges.
+
+    “values drift 0.019x (μ) and 0.16x (μ*) as far as with MLPs; μ̂ with RBF features diverges”
+    """
+    ratios = [f"{times(c.ratio)} ({key})" for key, c in contrasts.items() if c.comparison is not None]
+    diverging = describe_divergences((each for c in contrasts.values() for each in c.instabilities), name)
+    return "; ".join([*([text.format(listed(ratios))] if ratios else []), *diverging])
+
+
+def describe_spread(contrasts: Sequence[Contrast]) -> str:
+    """Say how much methods differ that are all compared with one another, and in how many settings much more."""
+    ratios = [max(c.ratio, 1 / c.ratio) for c in contrasts if c.comparison is not None]
+    texts = [f"the typical errors of any two methods are within {times(max(ratios))} of each other"] if ratios else []
+    most = max((c.exceptions for c in contrasts), key=lambda found: found.lower + found.higher)
+    if exceptions := most.lower + most.higher:
+        texts.append(f"in {exceptions} of {most.of} settings one diverges or has more than {MUCH:g}x the error")
+    return "; ".join([*texts, *describe_divergences(each for c in contrasts for each in c.instabilities)])
+
+
+def describe_divergences(instabilities: Iterable[Instability], name: Name = label) -> list[str]:
+    """Say at which learning rates methods diverge: “μ̂ and μ̂ diag diverge at α = 0.5”."""
+    widest: dict[str, Instability] = {}
+    for each in instabilities:
+        if each.line not in widest or len(each.levels) > len(widest[each.line].levels):
+            widest[each.line] = each
+    lines: dict[str, list[str]] = {}
+    for line, each in widest.items():
+        lines.setdefault(each.where, []).append(name(line))
+    return [f"{listed(names)} {'diverges' if len(names) == 1 else 'diverge'}{at(w)}" for w, names in lines.items()]
