@@ -68,7 +68,8 @@ def test_divergences_at_the_same_learning_rates_are_grouped():
             ("oracle", "", (0.0,)),
         )
     ]
-    assert describe_divergences(some) == ["μ̂ and μ̂ diag diverge at α ≥ 0.1", "μ* diverges"]
+    assert describe_divergences(some) == "μ̂ and μ̂ diag diverge at α ≥ 0.1, μ* diverges"
+    assert describe_divergences(some[:3:2]) == "μ̂ diverges at α = 0.5, μ̂ diag at α ≥ 0.1"
 
 
 def test_ratio_is_filled_in():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..analysis.formatting import capitalized, label
 from .contrast import MUCH, Contrast, Instability, at
@@ -45,13 +46,18 @@ def listed(texts: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def joined(*clauses: str) -> str:
+    """Join those of the clauses that are not empty."""
+    return "; ".join(filter(None, clauses))
+
+
 def sentence(*clauses: str) -> str:
     """Return a sentence of those of the clauses that are not empty.
 
     >>> sentence("it has 2.00x the error", "", "it diverges")
     'It has 2.00x the error; it diverges.'
     """
-    return capitalized("; ".join(filter(None, clauses))) + "."
+    return f"{capitalized(joined(*clauses))}."
 
 
 def after_steps(steps: int, of: int) -> str:
@@ -86,7 +92,7 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
         verb = " has" if place == 0 or any(each.instabilities for each in contrasts) else ""
         texts.append(f"{name(contrast.a)}{verb} {ratio}{and_diverges}")
     if any(contrast.instabilities for contrast in contrasts):
-        return "; ".join([*texts, *describe_divergences(diverging, name)])
+        return joined(*texts, describe_divergences(diverging, name))
     *others, last = texts
     return f"{', '.join(others)}, and {last}" if others else last
 
@@ -94,7 +100,7 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
 def describe_ratio(text: str, contrast: Contrast, name: Name = label) -> str:
     """Fill a ratio into a text with one pair of braces, and say what diverges."""
     filled = [] if contrast.comparison is None else [text.format(times(contrast.ratio)) + at(contrast.where)]
-    return "; ".join([*filled, *describe_divergences(contrast.instabilities, name)])
+    return joined(*filled, describe_divergences(contrast.instabilities, name))
 
 
 def describe_ratios(text: str, contrasts: Mapping[str, Contrast], name: Name = label) -> str:
@@ -104,7 +110,7 @@ def describe_ratios(text: str, contrasts: Mapping[str, Contrast], name: Name = l
     """
     ratios = [f"{times(c.ratio)} ({key})" for key, c in contrasts.items() if c.comparison is not None]
     diverging = describe_divergences((each for c in contrasts.values() for each in c.instabilities), name)
-    return "; ".join([*([text.format(listed(ratios))] if ratios else []), *diverging])
+    return joined(text.format(listed(ratios)) if ratios else "", diverging)
 
 
 def describe_spread(contrasts: Sequence[Contrast]) -> str:
@@ -114,16 +120,25 @@ def describe_spread(contrasts: Sequence[Contrast]) -> str:
     most = max((c.exceptions for c in contrasts), key=lambda found: found.lower + found.higher)
     if exceptions := most.lower + most.higher:
         texts.append(f"in {exceptions} of {most.of} settings one diverges or has more than {MUCH:g}x the error")
-    return "; ".join([*texts, *describe_divergences(each for c in contrasts for each in c.instabilities)])
+    return joined(*texts, describe_divergences(each for c in contrasts for each in c.instabilities))
 
 
-def describe_divergences(instabilities: Iterable[Instability], name: Name = label) -> list[str]:
-    """Say at which learning rates methods diverge: “μ̂ and μ̂ diag diverge at α = 0.5”."""
+def describe_divergences(instabilities: Iterable[Instability], name: Name = label) -> str:
+    """Say at which learning rates methods diverge: “μ̂ and μ̂ diag diverge at α = 0.5, μ at α ≥ 0.1”."""
     widest: dict[str, Instability] = {}
     for each in instabilities:
         if each.line not in widest or len(each.levels) > len(widest[each.line].levels):
             widest[each.line] = each
-    lines: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for line, each in widest.items():
-        lines.setdefault(each.where, []).append(name(line))
-    return [f"{listed(names)} {'diverges' if len(names) == 1 else 'diverge'}{at(w)}" for w, names in lines.items()]
+        names.setdefault(each.where, []).append(name(line))
+    texts: list[str] = []
+    for where, group in names.items():
+        verb = "" if texts and where else " diverges" if len(group) == 1 else " diverge"
+        texts.append(f"{listed(group)}{verb}{at(where)}")
+    return ", ".join(texts)
+
+
+def without_divergences(contrast: Contrast, line: str) -> Contrast:
+    """Return the comparison without what diverges of one of the two, to be described elsewhere."""
+    return replace(contrast, instabilities=tuple(each for each in contrast.instabilities if each.line != line))

@@ -63,7 +63,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     quantity = "largest relative difference between the errors of μ̂ and of an oracle with full history"
     effect = Effect(quantity, largest, is_ratio=False)
     part = Part(STATEMENT, answer, f"{quantity}: {format_number(largest)}", effect=effect)
-    why = f"The largest relative difference between the errors of μ̂ and of an oracle is {format_number(largest)}."
+    why = (
+        f"The largest relative difference between the errors of μ̂ and of an oracle with full history is "
+        f"{format_number(largest)}."
+        if np.isfinite(largest)
+        else "In some runs only one of the two diverges."
+    )
     return [make_verdict(24, why, [part], records, describe_final_errors(records))]
 
 

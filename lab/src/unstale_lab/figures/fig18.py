@@ -12,7 +12,7 @@ from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.contrast import MAX_DIVERGENCE_RATE, compare_pairs, format_levels
 from ..claims.judging import below, better, decide, make_verdict
-from ..claims.sentences import describe_ratios, sentence
+from ..claims.sentences import describe_ratios, sentence, without_divergences
 from ..claims.verdict import Part, Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -52,15 +52,12 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     ]
     parts += [_close(method, curves[method], table.values("alpha")) for method in PAPER_METHODS]
     at_the_end = {
-        label(method): replace(each, instabilities=tuple(i for i in each.instabilities if i.line == each.a))
-        for method, each in zip(PAPER_METHODS, contrasts, strict=True)
+        label(method): without_divergences(each, each.b) for method, each in zip(PAPER_METHODS, contrasts, strict=True)
     }
-    changes = "the error at the end is {} that after a tenth of the steps"
     left = sorted(part.effect.value for part in parts if part.effect and not part.effect.is_ratio)
-    why = sentence(
-        describe_ratios(changes, at_the_end, lambda line: line.removesuffix(" at the end")),
-        f"{100 * left[0]:.2g} to {100 * left[-1]:.2g} % of the initial error is left" if left else "",
-    )
+    of_initial = f", {100 * left[0]:.2g} to {100 * left[-1]:.2g} % of the initial one" if left else ""
+    changes = f"the final error is {{}} that after a tenth of the steps{of_initial}"
+    why = sentence(describe_ratios(changes, at_the_end, lambda line: line.removesuffix(" at the end")))
     return make_verdict(18, why, parts, selected, notes, reading)
 
 

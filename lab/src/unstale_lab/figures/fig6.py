@@ -69,8 +69,8 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     )
     why = sentence(
         f"with the widest kernels {describe_errors([at_widest])}",
-        f"over kernel widths, the rank correlation is {two_decimals(gap.mean())} for the gap in error and "
-        f"{two_decimals(drift.mean())} for the drift of μ",
+        f"the rank correlation with the width is {two_decimals(gap.mean())} (gap in error) and "
+        f"{two_decimals(drift.mean())} (drift of μ)",
     )
     return make_verdict(7, why, parts, selected, notes, reading)
 

@@ -12,7 +12,7 @@ from ...analysis.run_table import select, tabulate, without
 from ...analysis.statistics import iqm
 from ...claims.contrast import compare_pairs, holm_corrected
 from ...claims.judging import better, make_verdict
-from ...claims.sentences import describe_errors, describe_ratios, relative_to, sentence
+from ...claims.sentences import describe_errors, describe_ratios, relative_to, sentence, without_divergences
 from ...claims.verdict import Reading, Verdict
 from ...experiment import Run, Scale
 from ...records import Record
@@ -77,14 +77,14 @@ class NStepFigure:
         order = compare_pairs(methods.final(curve), PAPER_ORDER, worst, methods.values("alpha"))
         targets = compare_pairs(by_target, target_pairs, worst, single.values("alpha"))
         contrasts, _ = holm_corrected([*order, *targets])
-        parts = [better(each) for each in contrasts[: len(order)]]
-        parts += [better(each, CONVERGES) for each in contrasts[len(order) :]]
+        order, targets = contrasts[: len(order)], contrasts[len(order) :]
+        parts = [*map(better, order), *(better(each, CONVERGES) for each in targets)]
         notes = f"{describe_final_errors(several)} {describe_iqm(by_target, 'n-step and one-step targets (IQM)')}"
+        # Where n-step targets diverge is said of all settings.
+        by_method = {name: without_divergences(each, each.a) for name, each in zip(("μ̂", "μ"), targets, strict=True)}
         why = sentence(
-            describe_errors(relative_to("momentum", contrasts)),
-            describe_ratios(
-                "n-step targets have {} the error of one-step targets", {"μ̂": contrasts[-2], "μ": contrasts[-1]}
-            ),
+            describe_errors(relative_to("momentum", order)),
+            describe_ratios("n-step targets have {} the error of one-step targets", by_method),
         )
         return make_verdict(self.claim, why, parts, [*several, *one], notes, reading)
 
