@@ -41,8 +41,8 @@ between 2 % and 15 %: the first is what the paper says if a difference is signif
 
 With fewer than 5 seeds a comparison is undecided. A claim holds if all its parts hold, holds in part if some do, does
 not hold if none does and at least one is refuted, and is undecided otherwise. Parts that would hold if nothing differed
-at all (``is_main`` is false) cannot save a claim whose main parts fail. Runs at a reduced scale cannot refute a claim,
-and confirm it at most in part (``at_reduced_scale``).
+at all, or that the paper only implies (``is_main`` is false), cannot save a claim whose main parts fail. Runs at
+a reduced scale cannot refute a claim, and confirm it at most in part (``at_reduced_scale``).
 """
 
 from __future__ import annotations

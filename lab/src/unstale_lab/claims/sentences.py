@@ -81,20 +81,22 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
     0.98x the error of μ, and μ̂ 0.997x”.
     """
     compared = [contrast for contrast in contrasts if contrast.comparison is not None]
-    diverging = [each for contrast in contrasts for each in contrast.instabilities]
-    texts = []
-    for place, contrast in enumerate(compared):
-        own = [each for each in contrast.instabilities if each.line == contrast.a]
-        diverging = [each for each in diverging if each not in own]
-        of = "" if place else f" the error of {name(contrast.b)}"
-        ratio = f"{times(contrast.ratio)}{of}{at(contrast.where)}"
-        and_diverges = f" and diverges{at(own[0].where)}" if own else ""
-        verb = " has" if place == 0 or any(each.instabilities for each in contrasts) else ""
-        texts.append(f"{name(contrast.a)}{verb} {ratio}{and_diverges}")
-    if any(contrast.instabilities for contrast in contrasts):
-        return joined(*texts, describe_divergences(diverging, name))
-    *others, last = texts
-    return f"{', '.join(others)}, and {last}" if others else last
+    if not any(contrast.instabilities for contrast in contrasts):
+        first, *others = compared
+        texts = [f"{name(first.a)} has {times(first.ratio)} the error of {name(first.b)}"]
+        texts += [f"{name(each.a)} {times(each.ratio)}" for each in others]
+        return f"{', '.join(texts[:-1])}, and {texts[-1]}" if others else texts[0]
+    texts, described = [], set()
+    for contrast in compared:
+        of = "" if texts else f" the error of {name(contrast.b)}"
+        text = f"{name(contrast.a)} has {times(contrast.ratio)}{of}{at(contrast.where)}"
+        for each in contrast.instabilities:
+            if each.line == contrast.a:
+                text += f" and diverges{at(each.where)}"
+                described.add(each)
+        texts.append(text)
+    rest = (each for contrast in contrasts for each in contrast.instabilities if each not in described)
+    return joined(*texts, describe_divergences(rest, name))
 
 
 def describe_ratio(text: str, contrast: Contrast, name: Name = label) -> str:
