@@ -148,7 +148,7 @@ def _verdict(records: Sequence[Record], variant: str) -> Verdict:
     why = sentence(
         describe_ratios(f"{where}the training loss is {{}} that of μ", {"μ*": of_oracle, "μ̂ diag": of_diagonal}),
         describe_ratios("the test loss is {}", dict(zip(("μ*", "μ̂ diag"), of_test, strict=True))),
-        "" if has_learned else f"{100 * left:.0f} % of the initial training loss is left",
+        "" if has_learned or np.isinf(left) else f"{100 * left:.0f} % of the initial training loss is left",
     )
     notes = [
         *(describe_iqm(table.final(curve), f"Final {name} (IQM)") for curve, name in LOSSES.items()),
