@@ -82,7 +82,13 @@ def paper_panel(records: Sequence[Record], title: str, methods: Sequence[str], c
 
 def iqm_panel(records: Sequence[Record], curve: str = "evaluation", prefix: str = "") -> Panel:
     """Return interquartile means of all methods over steps."""
-    return Panel(_title(prefix, "IQM of all methods"), "steps", MSE, learning_curves(records, iqm, curve), log_y=True)
+    return Panel(
+        _title(prefix, "interquartile mean (IQM) of all methods"),
+        "steps",
+        MSE,
+        learning_curves(records, iqm, curve),
+        log_y=True,
+    )
 
 
 def sensitivity_curves(

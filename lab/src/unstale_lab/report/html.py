@@ -9,12 +9,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..analysis.formatting import format_number, format_p, label
+from ..analysis.formatting import format_number, format_p, format_times, label
 from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import ANSWERS, READING_NAMES
 from ..summary import Summary
 from . import forest, headline
-from .drawing import LegendEntry, describe_note, legend, panel_note
+from .drawing import LegendEntry, describe_note, legend, panel_note, panel_title, section_title
 from .glossary import GLOSSARY, TITLE
 from .overview import (
     ANSWER_SIGNS,
@@ -50,6 +50,8 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         "p": format_p,
         "cost": describe_cost,
         "method": label,
+        "section": section_title,
+        "times": format_times,
         "dashes": dash_array,
         "comparisons": distinct_comparisons,
         "marker": marker_id,
@@ -99,7 +101,7 @@ def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]
         "legend": entries,
         "panels": [
             {
-                "title": panel.title,
+                "title": panel_title(panel),
                 "chart": chart(panel, entries),
                 "note": describe_note(panel, entries),
                 "diverged": panel_note(panel, entries),

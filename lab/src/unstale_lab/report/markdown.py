@@ -11,7 +11,7 @@ from ..analysis.statistics import Comparison
 from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import READING_NAMES, Part, Verdict
 from ..summary import Summary
-from .drawing import LegendEntry, describe_undrawn, legend, panel_note
+from .drawing import LegendEntry, describe_coinciding, describe_undrawn, legend, panel_note, section_title
 from .forest import FOREST_CAPTION, forest_rows
 from .glossary import GLOSSARY, TITLE
 from .headline import HEADLINE_CAPTION, headline_rows
@@ -112,7 +112,7 @@ def _forest(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 def _figure(summary: Summary) -> Iterable[str]:
     # The heading is the bare name, so that all renderers make the same anchor.
     yield f"### {summary.name}"
-    yield f"**{_escaped(summary.title)}**"
+    yield f"**{section_title(summary.name)}. {_escaped(summary.title)}**"
     yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)" if summary.panels else ""
     entries = legend(summary.panels)
     yield "\n".join(f"- {_escaped(_panel(panel, entries))}" for panel in summary.panels)
@@ -132,7 +132,8 @@ def _figure(summary: Summary) -> Iterable[str]:
 def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     note = panel_note(panel, entries)
     diverged = f"Diverged: {note}." if note else ""
-    return " ".join(text for text in (describe_panel(panel), describe_undrawn(panel), diverged) if text)
+    texts = (describe_panel(panel), describe_undrawn(panel), describe_coinciding(panel, entries), diverged)
+    return " ".join(text for text in texts if text)
 
 
 def _verdict(verdict: Verdict) -> Iterable[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from ..analysis.formatting import format_duration
 from ..claims.verdict import ANSWER_VERBS, ANSWERS, READING_NAMES, Answer, Reading
 from ..summary import Summary
+from .drawing import section_title
 from .headline import describe_main_result
 from .tally import claim_records, claims_by_answer
 
@@ -24,8 +25,9 @@ SYMBOLS_NOTE = (
     "diagonal. 0.8x [0.7x, 0.9x]: 0.8 times the error, with its 95 % confidence interval."
 )
 FIGURES_NOTE = (
-    "Panels titled “Figure …” are like the paper's: means over the runs that did not diverge, unless they say IQM. The "
-    "share of those that did is written beside the line or below the panel. Further panels show interquartile means."
+    "Panels titled “Figure …” are like the paper's: means over the runs that did not diverge, unless they say "
+    "interquartile mean (IQM), the mean of the middle half of the runs. The share of runs that diverged is written "
+    "beside the line or below the panel. Further panels show interquartile means."
 )
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
 
@@ -122,7 +124,7 @@ COST_HEADING = ("figure", "scale", "runs", "compute time", "on")
 def cost_row(summary: Summary) -> tuple[str, ...]:
     """Return what a figure cost, in the order of ``COST_HEADING``."""
     time = format_duration(summary.seconds)
-    return summary.name, summary.scale, f"{summary.runs:,}", time, _join_unique(summary.machines)
+    return section_title(summary.name), summary.scale, f"{summary.runs:,}", time, _join_unique(summary.machines)
 
 
 def describe_cost(summary: Summary) -> str:
