@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..analysis.formatting import format_duration
-from ..claims.verdict import ANSWER_VERBS, ANSWERS, READING_NAMES, Answer, Reading
+from ..claims.verdict import ANSWERS, READING_NAMES, Answer, Reading
 from ..summary import Summary
 from .drawing import section_title
 from .headline import describe_main_result
-from .tally import claim_records, claims_by_answer
+from .tally import claim_records, claims_by_answer, describe_tally
 
 ANSWER_SIGNS: dict[Answer, str] = {
     "holds": "✓",
@@ -30,13 +30,6 @@ FIGURES_NOTE = (
     "beside the line or below the panel. Further panels show interquartile means."
 )
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
-
-
-def describe_tally(records: Sequence[Mapping[str, Any]], reading: Reading) -> str:
-    """Return how many claims hold for a reading: "7 hold, 10 hold in part and 2 are shown only"."""
-    counts = {answer: len(claims) for answer, claims in claims_by_answer(records, reading).items()}
-    *texts, last = [f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count]
-    return f"{', '.join(texts)} and {last}" if texts else last
 
 
 def measured_readings(records: Sequence[Mapping[str, Any]]) -> list[Reading]:

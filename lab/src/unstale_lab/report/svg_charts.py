@@ -33,7 +33,7 @@ LABELLED_RIGHT = 56  # room right of the axes for labels at the ends of lines
 LEADER = 10  # length of the lines from the axes to these labels
 CHARACTER = 6.4  # width of a character of a tick label
 LINE_HEIGHT = 12  # of the labels at the ends of lines
-MARKED_POINTS = 6
+MARKED_POINTS = 4
 # Shapes around (0, 0), by matplotlib marker.
 MARKERS = {
     "o": "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0Z",
@@ -74,7 +74,7 @@ def dash_array(entry: LegendEntry) -> str:
 
 
 Point = tuple[int, int]  # in tenths of a unit: coordinates have one decimal
-MAX_DISTANCE = 4  # of a band's edge from the points it leaves out, in tenths of a unit
+MAX_DISTANCE = 6  # of a band's edge from the points it leaves out, in tenths of a unit
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,9 @@ def _titles(frame: Frame) -> str:
 def _band(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     upper = [frame.point(x, y) for x, y in zip(line.band_x, line.high, strict=True)]
     lower = [frame.point(x, y) for x, y in zip(line.band_x, line.low, strict=True)]
-    path = _path(_straightened(upper) + _straightened(lower[::-1]))
+    # In whole units, to save a twentieth of the page.
+    corners = [(round(x, -1), round(y, -1)) for x, y in _straightened(upper) + _straightened(lower[::-1])]
+    path = _path(corners)
     return f'<path class="band {style_class(entry.style)}" data-entry="{index}" d="{path}Z"/>'
 
 
