@@ -58,6 +58,7 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         "colour": style_class,
     }
     environment.globals |= {"effect": forest.format_effect, "signs": ANSWER_SIGNS, "reading_names": READING_NAMES}
+    rows = forest.forest_rows(records)
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     page = environment.get_template("template.html.j2").render(
         answer=describe_answer(summaries, has_tally=False),
@@ -72,7 +73,8 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         figures=[_section(summary, legends[summary.name]) for summary in summaries],
         figures_note=FIGURES_NOTE,
         forest=forest,
-        forest_rows=forest.forest_rows(records),
+        forest_groups=forest.forest_groups(rows),
+        forest_rows=rows,
         glossary=GLOSSARY,
         has_answers=any(record["verdicts"] for record in records),
         headline=headline,

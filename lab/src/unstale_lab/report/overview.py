@@ -9,7 +9,7 @@ from ..analysis.formatting import format_duration
 from ..claims.verdict import ANSWERS, READING_NAMES, Answer, Reading
 from ..summary import Summary
 from .drawing import section_title
-from .headline import describe_main_result
+from .headline import describe_main_result, describe_reduced
 from .tally import claim_records, claims_by_answer, describe_tally
 
 ANSWER_SIGNS: dict[Answer, str] = {
@@ -58,7 +58,7 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
         return f"None of the paper's {len(records)} claims has been measured yet."
     reduced = {verdict["section"] for verdict in verdicts if verdict["scale"] != "paper"}
     scale = f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted." if reduced else ""
-    return " ".join(filter(None, [describe_main_result(records), scale]))
+    return " ".join(filter(None, [describe_main_result(records), describe_reduced(records) or scale]))
 
 
 def _count_figures(names: set[str]) -> str:

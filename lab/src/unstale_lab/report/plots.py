@@ -35,7 +35,7 @@ TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
 MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
 END_LABEL_HEIGHT = 0.065  # share of the height of the axes
 END_LABEL_AT = 1.035  # right of the axes, relative to their width
-NOTE_WIDTH, TITLE_WIDTH = 52, 38  # characters per line
+NOTE_WIDTH, TITLE_WIDTH = 52, 34  # characters per line
 # Without dates: the same data give the same bytes.
 METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None},
@@ -133,7 +133,7 @@ def _write_end_labels(axes: Axes, panel: Panel, y: Axis, entries: Sequence[Legen
     style: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 6.5, "va": "center"}
     for label in labels:
         colour = entries[entry_index(label.series, entries)].style.light
-        leader = [1, END_LABEL_AT - 0.005], [label.line_end, label.height]
+        leader = [1, END_LABEL_AT - 0.01], [label.line_end, label.height]
         axes.add_artist(Line2D(*leader, transform=axes.transAxes, color=colour, linewidth=0.7, clip_on=False))
         axes.text(END_LABEL_AT, label.height, label.text, color=colour, **style)
     if labels:
