@@ -104,13 +104,15 @@ def sensitivity_curves(
     of = np.array(table.values(field))
     values = np.unique(of)
     ends = {line: errors[-1] for line, errors in table.curves(curve).items()}
-    levels = {line: np.stack([errors[of == value] for value in values]) for line, errors in ends.items()}
     if statistic is mean:
-        levels = {line: np.where(np.isinf(values), np.nan, values) for line, values in levels.items()}
-    return [
-        series_with_band(str(line), values, levels[line], statistic, **_series_fields(table, line, by), **more)
-        for line in levels
-    ]
+        ends = {line: np.where(np.isinf(errors), np.nan, errors) for line, errors in ends.items()}
+    lines = []
+    for line, errors in ends.items():
+        # One by one, because values can have different numbers of settings.
+        points = [series_with_band("", [value], errors[of == value][None], statistic) for value in values]
+        numbers = {name: [x for point in points for x in getattr(point, name)] for name in ("x", "y", "low", "high")}
+        lines.append(Series(str(line), **numbers, **_series_fields(table, line, by), **more))
+    return lines
 
 
 def sensitivity_panel(

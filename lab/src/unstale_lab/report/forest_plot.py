@@ -47,8 +47,8 @@ def draw_forest(rows: Sequence[ForestRow]) -> Figure:
             text = f"{row.claim}  {row.subject}: {row.name}" if is_first else READING_NAMES[row.reading]
             ticks.append((len(ticks), mathtext(text)))
     axes.set_yticks([height for height, _ in ticks], [text for _, text in ticks])
-    for text in axes.get_yticklabels():
-        text.set_fontweight("bold" if text.get_text() in groups else "normal")
+    for label in axes.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() in groups else "normal")
     axes.xaxis.set_major_locator(FixedLocator(list(TICKS)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
