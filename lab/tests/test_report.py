@@ -603,7 +603,7 @@ def test_lines_that_coincide_are_named():
 
     line = [1.0, 2.0, 3.0]
     assert said(line, [1.01, 2.0, 3.0], [1.0, 2.0, 2.96]) == "All lines coincide within 2 %."
-    assert said(line, [1.01, 2.0, 3.0], [1.0, 2.0, 4.0]) == "Within 2 % at every point: a and b."
+    assert said(line, [1.01, 2.0, 3.0], [1.0, 2.0, 4.0]) == "Within 2 % at every point: a ≈ b."
     assert said(line, [1.0, 2.0, 4.0], [2.0, 2.0, 3.0]) == ""
 
 

@@ -110,8 +110,8 @@ def sensitivity_curves(
     for line, errors in ends.items():
         # One by one, because values can have different numbers of settings.
         points = [series_with_band("", [value], errors[of == value][None], statistic) for value in values]
-        numbers = {name: [x for point in points for x in getattr(point, name)] for name in ("x", "y", "low", "high")}
-        lines.append(Series(str(line), **numbers, **_series_fields(table, line, by), **more))
+        x, y, low, high = ([v for p in points for v in getattr(p, name)] for name in ("x", "y", "low", "high"))
+        lines.append(Series(str(line), x, y, low, high, **_series_fields(table, line, by), **more))
     return lines
 
 

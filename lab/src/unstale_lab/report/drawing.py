@@ -257,7 +257,7 @@ def describe_coinciding(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     several = [group for group in groups if len(group) > 1]
     if len(several) == 1 and len(several[0]) == len(drawn) > 2:
         return f"All lines coincide within {100 * COINCIDENCE:g} %."
-    named = [" and ".join(series_label(series) for series in group) for group in several]
+    named = [" ≈ ".join(series_label(series) for series in group) for group in several]
     return f"Within {100 * COINCIDENCE:g} % at every point: {'; '.join(named)}." if named else ""
 
 

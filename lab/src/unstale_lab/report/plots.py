@@ -88,6 +88,12 @@ def mathtext(text: str) -> str:
     return re.sub(r"μ(\u0302)?( ?diag\b)?(\*)?", symbol, text.replace("$", r"\$"))
 
 
+def _wrapped(text: str, width: int) -> str:
+    """Return lines of at most that many characters, for matplotlib; symbols are not broken."""
+    unbroken = text.replace(" diag", "\N{NO-BREAK SPACE}diag")
+    return mathtext(textwrap.fill(unbroken, width).replace("\N{NO-BREAK SPACE}", " "))
+
+
 def _render(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=160, metadata=METADATA[kind])
@@ -116,9 +122,9 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> Non
     _write_end_labels(axes, panel, y, entries)
     axes.set_xlabel(mathtext(x.title), fontsize=8.5, color=TEXT_COLOUR)
     axes.set_ylabel(mathtext(y.title), fontsize=8.5, color=TEXT_COLOUR)
-    axes.set_title(mathtext(textwrap.fill(panel_title(panel), TITLE_WIDTH)), fontsize=9.5, color=TEXT_COLOUR)
+    axes.set_title(_wrapped(panel_title(panel), TITLE_WIDTH), fontsize=9.5, color=TEXT_COLOUR)
     # Below the axes, so that the panels of a row stay in line.
-    note = mathtext(textwrap.fill(describe_note(panel, entries), NOTE_WIDTH))
+    note = _wrapped(describe_note(panel, entries), NOTE_WIDTH)
     place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, -32), "textcoords": "offset points"}
     axes.annotate(note, (0.5, 0), **place, ha="center", va="top", fontsize=7, color=AXIS_COLOUR)
     if lines:
