@@ -93,8 +93,7 @@ class ForestRow:
     def text(self) -> str:
         """The ratio with its interval, short; or what diverges."""
         if not self.is_drawn:
-            verb = "diverges" if len(self.unstable) == 1 else "diverge"
-            return f"{' and '.join(map(label, self.unstable))} {verb} at every α"
+            return f"{' or '.join(map(label, self.unstable))} diverges at every α"
         value = format_briefly(self.value, self.interval, "x") if self.interval else format_times(self.value)
         return f"{value} †" if self.unstable else value
 

@@ -29,7 +29,7 @@ from .tables import describe_panel
 
 WIDTH, HEIGHT = 360, 240
 TOP, RIGHT, BOTTOM = 8, 12, 38
-LABELLED_RIGHT = 56  # room right of the axes for labels at the ends of lines
+LABELLED_RIGHT = 62  # room right of the axes for labels at the ends of lines
 LEADER = 10  # length of the lines from the axes to these labels
 CHARACTER = 6.4  # width of a character of a tick label
 LINE_HEIGHT = 12  # of the labels at the ends of lines
