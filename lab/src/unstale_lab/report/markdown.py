@@ -45,8 +45,8 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         *_headline(records),
         *_tally(records),
         _escaped(SYMBOLS_NOTE),
-        _claims(records) if any(record["verdicts"] for record in records) else "",
         *_forest(records),
+        *_claims(records),
         INTERACTIVE_NOTE,
         "## Figures",
         FIGURES_NOTE,
@@ -68,7 +68,7 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     rows = headline_rows(records)
     if rows:
         yield HEADLINE_CAPTION
-        heading = ["problem", "claim", READING_NAMES["text"], READING_NAMES["code"]]
+        heading = ["problem", "claim", *(f"{name} [95 % CI]" for name in READING_NAMES.values())]
         yield _table(heading, ([row.problem, str(row.claim), row.found["text"], row.found["code"]] for row in rows))
 
 
@@ -79,9 +79,11 @@ def _tally(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield _table(heading, rows)
 
 
-def _claims(records: Sequence[Mapping[str, Any]]) -> str:
-    heading = ["#", "claim", "in the paper", READING_NAMES["text"], READING_NAMES["code"], "why", "figures"]
-    return _table(heading, map(_claim_row, records))
+def _claims(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    if any(record["verdicts"] for record in records):
+        yield f"## The {len(records)} claims"
+        heading = ["#", "claim", "in the paper", READING_NAMES["text"], READING_NAMES["code"], "why", "figures"]
+        yield _table(heading, map(_claim_row, records))
 
 
 def _claim_row(record: Mapping[str, Any]) -> list[str]:
