@@ -104,9 +104,14 @@ class LegendEntry:
         return DASHED if self.dashed else self.style.dashes
 
     @property
+    def is_wide(self) -> bool:
+        """Whether the line is wider, so that it stays visible below others."""
+        return self.style.layer < 1
+
+    @property
     def width(self) -> float:
-        """Width of the line in points. Lines below others are wider, so that they stay visible."""
-        return 2.6 if self.style.layer < 1 else 1.6
+        """Width of the line in points, as in page.css."""
+        return 2.6 if self.is_wide else 1.6
 
 
 def legend(panels: Sequence[Panel]) -> list[LegendEntry]:

@@ -226,7 +226,7 @@ class Chart {
       if (index < 0) continue;
       const line = document.createElement("span");
       const entry = legend.querySelector(`[data-entry="${series.dataset.entry}"]`);
-      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.querySelector(".label").textContent} ${series.dataset.values.split(" ")[index]}`);
+      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.querySelector(".label").textContent} ${series.dataset.values.split(" ")[index].replace(/^(−?)\./, "$10.")}`);
       lines.push(line);
     }
     const heading = document.createElement("b");

@@ -181,10 +181,11 @@ def _curve(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     begin = index % every
     marks = "".join(_use(marker_id(entry.style), point) for point in points[begin::every])
     cross = _use("m-end", frame.point(*line.end)) if line.end else ""
-    values = " ".join(format_number(y) for y in line.y)
+    wide = " wide" if entry.is_wide else ""
+    values = " ".join(format_number(y).replace("0.", ".", 1) if abs(y) < 1 else format_number(y) for y in line.y)
     return (
-        f'<g class="series {style_class(entry.style)}{hollow}" data-entry="{index}" data-values="{values}">'
-        f'<path d="{_path(points)}" stroke-width="{entry.width:g}"{dashes}/>{marks}{cross}</g>'
+        f'<g class="series {style_class(entry.style)}{hollow}{wide}" data-entry="{index}" data-values="{values}">'
+        f'<path d="{_path(points)}"{dashes}/>{marks}{cross}</g>'
     )
 
 
