@@ -326,6 +326,28 @@ def test_divergence_panel_only_if_runs_diverged():
     assert any(panel.title == "divergence rate" for panel in find("fig3").panels(own))
 
 
+def test_a_panel_has_all_methods_at_the_learning_rates_at_which_none_diverges():
+    own = select(records("fig3", diverges_at_large_alpha, "paper"), seed=[0, 1, 2, 3])
+    own = [replace(r, diverged_at=None if np.isfinite(r.curves["evaluation"][-1]) else 25) for r in own]
+    titles = {panel.title: panel for panel in find("fig3").panels(own)}
+    for suffix in ("", ", as the authors ran it"):
+        every, stable = (titles[f"{title}{suffix}"] for title in ("Figure 3", "Figure 3 at α ≤ 0.1"))
+        assert [line.method for line in stable.series] == [line.method for line in every.series]
+        assert [line.diverged for line in stable.series] == [0, 0, 0, 0] != [line.diverged for line in every.series]
+        assert [3 * line.runs for line in stable.series] == [2 * line.runs for line in every.series]
+    unstable = records("fig3", lambda run: inf if run.method == "full" else floor(run), scale="smoke")
+    assert not any(" at " in panel.title for panel in find("fig3").panels(unstable))
+
+
+def test_panels_over_the_learning_rate_are_over_that_of_the_verdict():
+    text, code = (
+        next(panel for panel in find("fig4").panels(records("fig4")) if panel.title.startswith(f"{prefix}final error"))
+        for prefix in ("", "as the authors ran it: ")
+    )
+    assert (text.x_label, list(text.series[0].x)) == ("learning rate α", [0.0005, 0.001, 0.005])
+    assert (code.x_label, list(code.series[0].x)) == ("learning rate α / (1-β)", [0.005, 0.01, 0.05, 0.1, 0.5])
+
+
 def test_results_do_not_depend_on_record_order():
     own = records("fig3", scale="smoke")
     shuffled = random.Random(0).sample(own, len(own))

@@ -181,8 +181,8 @@ def test_equivalence_names_its_margin():
 def test_part_states_effect_divergences_and_tests():
     part = better(contrast(diverging=A_DIVERGES))
     assert part.statement == "μ̂ has a lower error than μ"
-    assert part.found == ("0.700x (95 % CI 0.680x to 0.721x) at α ≤ 0.1; μ̂ diverges at α = 0.5, in 25 of 30 runs")
-    assert part.brief == "0.7x [0.68x, 0.721x] at α ≤ 0.1; μ̂ diverges at α = 0.5"
+    assert part.found == ("0.70x (95 % CI 0.68x to 0.72x) at α ≤ 0.1; μ̂ diverges at α = 0.5, in 25 of 30 runs")
+    assert part.brief == "0.70x [0.68x, 0.72x] at α ≤ 0.1; μ̂ diverges at α = 0.5"
     assert part.test == "paired p = 0.001 (Holm), Welch p = 0.50"
     assert part.effect.is_ratio and (part.effect.quantity, part.effect.value) == ("μ̂ / μ", 0.7)
     assert better(unstable("full")).effect is None

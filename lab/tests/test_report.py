@@ -23,16 +23,19 @@ from unstale_lab.methods import METHODS
 from unstale_lab.report import CLAIMS, answer, claim_records, write
 from unstale_lab.report.axes import MOMENTUM_LABEL, make_axis
 from unstale_lab.report.drawing import (
+    describe_coinciding,
     describe_undrawn,
     drawn_series,
     finite_line,
     legend,
     panel_axes,
     panel_note,
+    panel_title,
     series_label,
+    spread,
     styles,
 )
-from unstale_lab.report.forest import forest_rows, position
+from unstale_lab.report.forest import GROUPS, forest_groups, forest_rows, position
 from unstale_lab.report.forest_plot import draw_forest
 from unstale_lab.report.headline import describe_main_result, headline_rows
 from unstale_lab.report.html import html_report
@@ -242,21 +245,21 @@ def test_headline_has_the_main_part_of_each_reading():
         claims=(3,),
         verdicts=(
             verdict("text", "extra", is_extra=True),
-            verdict("text", "0.8x; μ̂ diverges at α = 0.5", "another part"),
+            verdict("text", "0.8x; down to 0.1x in 8 of 9 settings; μ̂ diverges at α = 0.5", "another part"),
             verdict("text", "another scope", scope="undamped"),
         ),
     )
     assert headline_rows(claim_records([])) == []
     [row] = headline_rows(claim_records([own]))
     assert (row.claim, row.problem) == (3, "Mountain Car, replay")
-    assert row.found == {"text": "0.8x; μ̂ diverges at α = 0.5", "code": "the same"}
+    assert row.found == {"text": "0.8x; it diverges at α = 0.5", "code": "the same"}
     [row] = headline_rows(claim_records([replace(own, verdicts=(*own.verdicts, verdict("code", "0.9x")))]))
     assert row.found["code"] == "0.9x"
     [row] = headline_rows(claim_records([replace(own, scale="large")]))
     assert row.found["text"].endswith(" (a reduced scale)")
 
 
-def test_main_result_is_a_sentence_once_all_of_it_was_measured():
+def test_main_result_is_described_once_all_of_it_was_measured():
     def summary(claim: int, ratio: float | None, reading: str, **more) -> Summary:
         effect = None if ratio is None else Effect("μ̂ / μ", ratio)
         unstable = ("full", "momentum") if ratio is None else ("momentum",) if ratio == 1.0 else ()
@@ -268,11 +271,19 @@ def test_main_result_is_a_sentence_once_all_of_it_was_measured():
         (3, 0.8, "text"), (3, 0.9, "code"), (4, 1.0, "text"), (4, 0.7, "code"),
         (16, None, "text"), (16, 0.9, "code"), (17, 0.2, "text"), (17, 0.6, "code"),
     ]]  # fmt: skip
-    assert "has 0.2x (Cartpole) to 1x (Mountain Car, online) the error of momentum" in describe_main_result(
-        claim_records(own)
+    assert describe_main_result(claim_records(own)) == (
+        "On small control problems, the paper's correction lowers the error of momentum to between 0.20x and 0.90x in "
+        "6 of 8 experiments: 4 problems, each as described in the text and as the authors ran it. It makes no "
+        "difference in 1, and cannot be compared in 1."
     )
-    assert "It diverges at some or all of the paper's learning rates in 1 of 8 experiments" in describe_main_result(
-        claim_records(own)
+    parts = [replace(own[4].verdicts[0].parts[0], unstable=("full",))]
+    alone = replace(own[4], verdicts=(replace(own[4].verdicts[0], parts=parts),))
+    found = describe_main_result(claim_records([*own[:4], alone, *own[5:]]))
+    assert found.endswith("It makes no difference in 1, and diverges at every learning rate in 1.")
+    regression = [summary(1, 0.9967, "text"), summary(1, 1.5, "code")]
+    assert describe_main_result(claim_records(regression)) == (
+        "In regression, without bootstrapping, it makes no difference as described in the text (0.997x) and raises the "
+        "error as the authors ran it (1.50x)."
     )
     assert describe_main_result(claim_records(own[1:])) == ""
     assert describe_main_result(claim_records([replace(own[0], scale="quick"), *own[1:]])) == ""
@@ -365,7 +376,7 @@ def test_divergences_are_in_legend_or_panel_note():
     assert [(entry.label, entry.note) for entry in legend([once, once])] == [("μ̂", "12 of 60 diverged")]
     assert panel_note(once, legend([once, once])) == ""
     assert [entry.note for entry in legend([once, twice])] == [""]
-    assert panel_note(twice, legend([once, twice])) == "μ̂: 24 of 60 diverged"
+    assert panel_note(twice, legend([once, twice])) == "μ̂ 24 of 60 runs"
 
 
 def test_finite_line_of_a_diverging_series():
@@ -452,7 +463,7 @@ def test_momentum_is_drawn_as_one_minus_beta():
     places = [x.position(beta) for beta in betas]
     assert places == sorted(places)
     assert places[2] - places[1] == pytest.approx(places[3] - places[2]), "decades of 1 - β have equal lengths"
-    assert [tick.text for tick in x.ticks] == ["0.9", "0.99", "0.999"]
+    assert [tick.text for tick in x.ticks] == ["0.8", "0.9", "0.95", "0.99", "0.999"]
     axes = draw([panel], "").axes[0]
     left, right = axes.get_xlim()
     assert axes.get_xscale() == "log" and left > right
@@ -495,7 +506,7 @@ def test_chart_has_the_data_of_the_panel():
         np.testing.assert_allclose(coordinates(paths[index]), expected, atol=0.051)
     assert len(coordinates(paths[2])) == 31 and svg.count('href="#m-end"') == 1
     assert svg.count('class="band') == 5
-    assert "40 % diverged</text>" in svg
+    assert ">40 %</text>" in svg and svg.count(">diverged</text>") == 1
 
 
 def test_bands_pass_the_points_they_leave_out():
@@ -513,7 +524,7 @@ def test_bands_pass_the_points_they_leave_out():
             exact = [(1 - y.position(value)) * height for value in values]
             drawn = np.interp(places, edge[:, 0], edge[:, 1])
             slope = np.abs(np.gradient(exact, places))
-            assert np.all(np.abs(drawn - exact) <= 0.5 * np.sqrt(1 + slope**2))
+            assert np.all(np.abs(drawn - exact) <= 1.2 * np.sqrt(1 + slope**2))
     assert min(map(len, bands.values())) < 2 * len(panel.series[0].x)
 
 
@@ -542,7 +553,9 @@ def test_constants_are_said_in_words():
     lost = Series("diagonal", [0, 1, 2], [math.inf] * 3, method="diagonal", runs=9, diverged=9)
     panel = make_panel(flat, curve, lost)
     entries = legend([panel])
-    said = "Constant: Adam 300 (95 % CI 150 to 450). Not drawn, because too many runs diverged: μ̂ diag."
+    said = (
+        "Not drawn because constant: Adam 300 (95 % CI 150 to 450). Not drawn because too many runs diverged: μ̂ diag."
+    )
     assert describe_undrawn(panel) == said
     assert [index for index, _ in curves(chart(panel, entries))] == [1]
     assert len(draw([panel], "").axes[0].lines) == 1
@@ -557,18 +570,58 @@ def test_a_single_point_is_drawn():
 
 
 def test_divergences_are_written_at_the_ends_of_lines():
-    """Over steps, and if they are not few; over a hyper-parameter the share differs from point to point."""
-    series = [Series(str(i), [0, 1], [1.0, 2.0], runs=200, diverged=i) for i in (1, 30, 200)]
+    """Over steps, right of the axes; over a hyper-parameter the share differs from point to point."""
+    series = [Series(str(i), [0, 1], [1.0, 2.0], runs=200, diverged=i) for i in (0, 1, 30, 200)]
     panel = replace(make_panel(*series), x_label="steps")
     svg = chart(panel, legend([panel]))
-    found = re.findall(r'<text class="end[^>]* y="([\d.-]+)">([^<]*)<', svg)
-    assert sorted(text for _, text in found) == ["100 % diverged", "15 % diverged"]
-    heights = sorted(float(height) for height, _ in found)
-    assert min(b - a for a, b in itertools.pairwise(heights)) > 10, "labels do not overlap"
-    texts = [text.get_text() for text in draw([panel], "").axes[0].texts]
-    assert {"15 % diverged", "100 % diverged"} == {text for text in texts if "diverged" in text}
+    ends = svg[svg.index('<g class="ends">') :]
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.-]+)">([^<]*)<', ends)
+    assert sorted(text for *_, text in found) == ["0.5 %", "100 %", "15 %", "diverged"]
+    heights = sorted(float(height) for _, height, _ in found)
+    assert min(b - a for a, b in itertools.pairwise(heights)) > 10 and heights[0] >= 8, "labels do not overlap"
+    left, width = (float(v) for v in re.search(r'class="plot" x="([\d.]+)" .* width="([\d.]+)"', svg).groups())
+    assert all(float(x) > left + width for x, *_ in found)
+    texts = draw([panel], "").axes[0].texts
+    assert {"0.5 %", "15 %", "100 %", "diverged"} == {text.get_text() for text in texts if text.get_text()}
+    assert all(text.get_position()[0] > 1 for text in texts if text.get_text())
     other = replace(panel, x_label="learning rate α")
-    assert "% diverged" not in chart(other, legend([other]))
+    assert 'class="ends"' not in chart(other, legend([other]))
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_labels_are_spread_within_the_axes(count, place):
+    found = spread([place] * count, 0.1, high=0.9)
+    assert all(a - b >= 0.1 - 1e-9 for a, b in itertools.pairwise(found))
+    assert found[-1] >= 0 and found[0] <= 0.9 + 1e-9
+
+
+def test_lines_that_coincide_are_named():
+    def said(*lines: list[float]) -> str:
+        panel = make_panel(*(Series("abc"[i], [0, 1, 2], y) for i, y in enumerate(lines)), log_y=True)
+        return describe_coinciding(panel, legend([panel]))
+
+    line = [1.0, 2.0, 3.0]
+    assert said(line, [1.01, 2.0, 3.0], [1.0, 2.0, 2.96]) == "All lines coincide within 2 %."
+    assert said(line, [1.01, 2.0, 3.0], [1.0, 2.0, 4.0]) == "Within 2 % at every point: a ≈ b."
+    assert said(line, [1.0, 2.0, 4.0], [2.0, 2.0, 3.0]) == ""
+
+
+def test_zeros_and_single_points_are_explained():
+    zero = Series("diagonal", [0, 1, 2], [0.0] * 3, method="diagonal")
+    point = Series("full", [1], [2.0], method="full", dashed=True)
+    panel = make_panel(zero, point)
+    assert describe_undrawn(panel) == "Not drawn because 0 at every point: μ̂ diag."
+    assert [entry.is_point for entry in legend([panel])] == [False, True]
+    handle = draw([panel], "").legends[0].legend_handles[1]
+    assert handle.get_linestyle() == "None" and handle.get_markerfacecolor() == "white"
+
+
+def test_titles_start_with_a_capital():
+    panel = replace(make_panel(Series("a", [1], [1])), title="as the authors ran it: IQM")
+    assert panel_title(panel) == "As the authors ran it: IQM"
+    assert panel_title(replace(panel, title="μ̂: error")) == "μ̂: error"
+    assert draw([panel], "").axes[0].get_title() == "As the authors ran it: IQM"
 
 
 # Main effects
@@ -582,7 +635,9 @@ def test_forest_shows_the_first_ratio_of_each_reading():
         (4, "code", "oracle / momentum", 0.39),
     ]
     assert rows[0].interval == pytest.approx((0.567, 0.693))
-    assert rows[2].text == "0.39x (0.351x to 0.429x)"
+    assert rows[2].text == "0.39x [0.35x, 0.43x]"
+    [(heading, group)] = forest_groups(rows).items()
+    assert heading == GROUPS[0] and group == rows
 
 
 def test_forest_skips_other_effects_and_extra_verdicts():
@@ -607,9 +662,11 @@ def test_forest_marks_divergences():
     )
     records = claim_records([replace(own, verdicts=by_reading)])
     rows = forest_rows(records)
-    assert [row.text for row in rows] == ["μ̂ diverges", "0.5x (0.4x to 0.6x) †"]
+    assert [row.text for row in rows] == ["μ̂ diverges at every α", "0.50x [0.40x, 0.60x] †"]
     first, second = re.findall(r"<li data-claim.*?</li>", html_report(records, []), re.S)
     assert "<use" not in first and 'class="interval"' not in first and 'class="value"' in second
+    assert "μ̂ diverges at every α</text>" in first
+    assert 'data-answer="does not hold"' in first and 'data-answer="holds"' in second
     assert [line.get_xdata().tolist() for line in draw_forest(rows).axes[0].lines[1:]] == [[0.4, 0.6], [0.5]]
 
 
@@ -621,7 +678,7 @@ def test_forest_axis_is_logarithmic_and_clipped():
 def test_forest_values_on_the_page_and_in_the_plot(report_folder):
     rows = forest_rows(claim_records(lab_samples.summaries()))
     page = (report_folder / "report.html").read_text("utf-8")
-    drawn = re.findall(r'<li data-claim="(\d+)" data-reading="(\w+)">.*?class="value"[^>]* x="([\d.]+)%"', page, re.S)
+    drawn = re.findall(r'<li data-claim="(\d+)" data-reading="(\w+)".*?class="value"[^>]* x="([\d.]+)%"', page, re.S)
     assert [(int(claim), reading, float(at)) for claim, reading, at in drawn] == [
         (row.claim, row.reading, position(row.value)) for row in rows
     ]
@@ -637,7 +694,7 @@ def test_forest_marks_what_lies_beyond_the_axis():
     page = html_report(records, [])
     row = re.search(r"<li data-claim.*?</li>", page, re.S)[0]
     assert "#forest-right" in row and "#forest-left" not in row and 'class="value"' not in row
-    assert "17.9x (1.88x to 74.5x)" in row
+    assert "17.9x [1.88x, 74.5x]" in row
     markers = [line.get_marker() for line in draw_forest(forest_rows(records)).axes[0].lines]
     assert ">" in markers and "o" not in markers
 
@@ -703,9 +760,8 @@ def test_markdown_opens_with_the_answer(report_folder):
     assert lines[2] == "| 25 claims | as described in the text | as the authors ran it |"
     assert lines[4:6] == ["| ✓ holds | 1 | 2 |", "| ◐ holds in part | 1 | 0 |"]
     assert lines[9].startswith("μ: momentum.")
-    assert (
-        lines[10] == "| # | claim | in the paper | as described in the text | as the authors ran it | why | figures |"
-    )
+    heading = "| # | claim | in the paper | as described in the text | as the authors ran it | why | figures |"
+    assert lines.index("## Main effects") == 10 < lines.index("## The 25 claims") == lines.index(heading) - 1
     both = next(line for line in lines if line.startswith("| 4 |"))
     assert "| ✗ does not hold | ✓ holds | As described in the text: The methods do not separate" in both
     assert "As the authors ran it: μ\\* has 0.39x the error of μ. | [fig4](#fig4) |" in both
@@ -719,7 +775,7 @@ def test_markdown_opens_with_the_answer(report_folder):
 def test_markdown_lists_the_parts_of_a_verdict(report_folder):
     text = (report_folder / "REPORT.md").read_text("utf-8")
     assert "- ✓ 0.63x, paired p \\< 0.001 (Holm), Welch p = 0.012: “μ̂ differs from μ” holds.\n" in text
-    assert "| μ̂ / μ | 0.63x [0.567x, 0.693x] | 0.91 | 0.038 | 0.06 | \\< 0.001 |" in text
+    assert "| μ̂ / μ | 0.63x [0.57x, 0.69x] | 0.91 | 0.038 | 0.06 | \\< 0.001 |" in text
     assert "**Claim 4 (as the authors ran it): ✓ holds.**" in text
 
 
@@ -727,7 +783,7 @@ def test_html_escapes_text(report_folder):
     text = (report_folder / "report.html").read_text("utf-8")
     assert "Intervals &lt;overlap&gt; &amp; cross" in text
     assert "<b>SELU</b>" not in text
-    assert "72 of 180 diverged" in text and "3 of 60 diverged" in text
+    assert "Diverged: μ̂ 72 of 180 runs." in text and "3 of 60 diverged" in text
 
 
 def test_html_links_are_valid(report_folder):
@@ -764,7 +820,7 @@ def test_html_unfolds_parts_and_comparisons(report_folder):
         ("infx", "μ̂ diag differs from μ̂"),
     ]
     assert '<th scope="col">ratio a / b [95 % CI]</th>' in details
-    assert '<td>0.63x <span class="faint">[0.567x, 0.693x]</span>' in details
+    assert '<td>0.63x <span class="faint">[0.57x, 0.69x]</span>' in details
     assert "At α = 0.5, 72 of 180 runs of μ̂ diverged." in details and 'href="#fig3"' in details
 
 
@@ -773,8 +829,8 @@ def test_a_comparison_of_two_parts_is_listed_once():
     parts = (part, replace(part, statement="μ̂ is close to μ", answer="does not hold"))
     verdict = Verdict(25, "holds in part", "", parts)
     own = Summary.from_json(replace(lab_samples.cost(), verdicts=(verdict,)).to_json())
-    assert html_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
-    assert markdown_report(claim_records([own]), [own]).count("[0.567x, 0.693x]") == 1
+    assert html_report(claim_records([own]), [own]).count('<span class="faint">[0.57x, 0.69x]') == 1
+    assert markdown_report(claim_records([own]), [own]).count("[0.57x, 0.69x]") == 1
 
 
 def test_other_effects_say_what_they_are(tmp_path):

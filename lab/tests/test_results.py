@@ -9,6 +9,7 @@ import pytest
 
 from unstale_lab.claims.verdict import READING_NAMES
 from unstale_lab.figures import FIGURES
+from unstale_lab.report.forest import SUPPORTING, forest_rows
 from unstale_lab.report.headline import PROBLEMS
 from unstale_lab.report.markdown import markdown_report
 from unstale_lab.report.overview import describe_tally
@@ -47,6 +48,14 @@ def test_claims_and_report_match_the_summaries():
     assert [record["number"] for record in records] == list(range(1, 26))
     assert (RESULTS / "claims.json").read_text("utf-8") == json_text(records)
     assert (RESULTS / "REPORT.md").read_text("utf-8") == markdown_report(records, SUMMARIES)
+
+
+def test_main_effects_of_claims_that_hold_lie_in_the_shaded_range():
+    rows = [row for row in forest_rows(claim_records(SUMMARIES)) if row.is_drawn]
+    assert {row.claim for row in rows} == set(SUPPORTING)
+    for row in rows:
+        is_inside = any(low <= row.value <= high for low, high in row.supporting)
+        assert is_inside or row.answer != "holds", row
 
 
 def test_docs_have_the_tally_of_the_results():

@@ -82,7 +82,13 @@ def paper_panel(records: Sequence[Record], title: str, methods: Sequence[str], c
 
 def iqm_panel(records: Sequence[Record], curve: str = "evaluation", prefix: str = "") -> Panel:
     """Return interquartile means of all methods over steps."""
-    return Panel(_title(prefix, "IQM of all methods"), "steps", MSE, learning_curves(records, iqm, curve), log_y=True)
+    return Panel(
+        _title(prefix, "interquartile mean (IQM) of all methods"),
+        "steps",
+        MSE,
+        learning_curves(records, iqm, curve),
+        log_y=True,
+    )
 
 
 def sensitivity_curves(
@@ -98,13 +104,15 @@ def sensitivity_curves(
     of = np.array(table.values(field))
     values = np.unique(of)
     ends = {line: errors[-1] for line, errors in table.curves(curve).items()}
-    levels = {line: np.stack([errors[of == value] for value in values]) for line, errors in ends.items()}
     if statistic is mean:
-        levels = {line: np.where(np.isinf(values), np.nan, values) for line, values in levels.items()}
-    return [
-        series_with_band(str(line), values, levels[line], statistic, **_series_fields(table, line, by), **more)
-        for line in levels
-    ]
+        ends = {line: np.where(np.isinf(errors), np.nan, errors) for line, errors in ends.items()}
+    lines = []
+    for line, errors in ends.items():
+        # One by one, because values can have different numbers of settings.
+        points = [series_with_band("", [value], errors[of == value][None], statistic) for value in values]
+        x, y, low, high = ([v for p in points for v in getattr(p, name)] for name in ("x", "y", "low", "high"))
+        lines.append(Series(str(line), x, y, low, high, **_series_fields(table, line, by), **more))
+    return lines
 
 
 def sensitivity_panel(

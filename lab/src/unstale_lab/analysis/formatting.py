@@ -69,12 +69,12 @@ def format_estimate(value: float, ends: Sequence[float]) -> str:
 
 
 def format_ratio(ratio: float, ends: Sequence[float]) -> str:
-    """Format a ratio with its interval.
+    """Format a ratio with its interval for a sentence.
 
     >>> format_ratio(0.5412, (0.49, 0.601))
-    '0.541x (95 % CI 0.490x to 0.601x)'
+    '0.54x (95 % CI 0.49x to 0.60x)'
     """
-    value, low, high = (f"{_three_digits(x)}x" for x in (ratio, *ends))
+    value, low, high = map(format_times, (ratio, *ends))
     return f"{value} (95 % CI {low} to {high})"
 
 
@@ -82,15 +82,21 @@ def format_briefly(value: float, ends: Sequence[float], unit: str = "") -> str:
     """Format a number with its interval for a table.
 
     >>> format_briefly(0.5412, (0.49, 0.601), "x"), format_briefly(-0.2, (-0.5, 0.1))
-    ('0.541x [0.49x, 0.601x]', '−0.2 [−0.5, 0.1]')
+    ('0.54x [0.49x, 0.60x]', '−0.2 [−0.5, 0.1]')
     """
-    number, low, high = (f"{format_number(x)}{unit}" for x in (value, *ends))
+    number, low, high = (format_times(x) if unit == "x" else f"{format_number(x)}{unit}" for x in (value, *ends))
     return f"{number} [{low}, {high}]"
 
 
-def _three_digits(value: float) -> str:
-    """Format with three significant digits, zeros included."""
-    return f"{value:#.3g}".rstrip(".") if 0.001 <= value < 999.5 else format_number(value)
+def format_times(ratio: float) -> str:
+    """Format a ratio with two digits, and with three from 0.99 on, so that ratios close to 1 are told apart.
+
+    >>> [format_times(ratio) for ratio in (0.0191, 0.8274, 0.9967, 0.99989, 1.5, 13.29, 2500.0, math.inf)]
+    ['0.019x', '0.83x', '0.997x', '1.00x', '1.50x', '13.3x', '2,500x', '∞x']
+    """
+    if not 0.001 <= ratio < 999.5:
+        return f"{format_number(ratio)}x"
+    return f"{ratio:#.{2 if ratio < 0.99 else 3}g}".rstrip(".") + "x"
 
 
 def format_p(p: float | None) -> str:

@@ -65,7 +65,7 @@ def _with_online(records: Sequence[Record], reading: Reading) -> Panel:
     replay, online = _split(records)
     panel = sensitivity_panel(replay, "batch", curve=ERROR_CURVES[reading])
     lines = [
-        replace(line, label=f"{label(line.method)}, online", dashed=True)
+        replace(line, label=f"{label(line.method)} online", dashed=True)
         for line in sensitivity_curves(online, "batch", curve=ERROR_CURVES[reading])
     ]
     return replace(panel, title=titled(panel.title, reading), series=[*panel.series, *lines])

@@ -12,7 +12,7 @@ PADDING = 0.04  # share of the axis left free at both ends
 MOMENTUM_LABEL = "momentum β"
 # First digits of the ticks in a decade, from fine to coarse.
 LOG_DIGITS = ((1, 2, 5), (1, 3), (1,))
-MOMENTUM_DIGITS = ((1, 2, 5), (1,))  # of 1 - β; 3 would give β = 0.97
+MOMENTUM_DIGITS = ((1,), (1, 2, 5))  # of 1 - β, from coarse to fine; 3 would give β = 0.97
 
 MIN_POSITIVE, MAX_MAGNITUDE = 1e-290, 1e290  # of what an axis shows, far from the limits of floats
 
@@ -44,10 +44,21 @@ class Axis:
     @property
     def ticks(self) -> list[Tick]:
         """At least three labelled ticks; of the possible choices, the finest one whose labels do not overlap."""
-        digits = MOMENTUM_DIGITS if self.is_complement else LOG_DIGITS
-        choices = log_tick_choices(self.low, self.high, digits) if self.is_log else [linear_ticks(self.low, self.high)]
+        if self.is_complement:
+            return self._momentum_ticks()
+        choices = log_tick_choices(self.low, self.high) if self.is_log else [linear_ticks(self.low, self.high)]
         labelled = [self._labelled(values) for values in choices]
         return next((ticks for ticks in labelled if self._fits(ticks)), labelled[0])
+
+    def _momentum_ticks(self) -> list[Tick]:
+        """Return ticks at 0.9, 0.99 and so on, and between them those whose labels fit."""
+        chosen: list[float] = []
+        for digits in MOMENTUM_DIGITS:
+            for value in log_tick_choices(self.low, self.high, [digits])[0]:
+                extended = sorted({*chosen, value})
+                if self._fits(self._labelled(extended)):
+                    chosen = extended
+        return self._labelled(chosen)
 
     def _labelled(self, values: Sequence[float]) -> list[Tick]:
         if self.is_complement:

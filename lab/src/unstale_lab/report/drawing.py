@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
-from ..analysis.formatting import format_estimate, format_number
+from ..analysis.formatting import capitalized, format_estimate, format_number
 from ..analysis.formatting import label as line_label
 from ..analysis.panels import Panel, Series
 from ..methods import (
@@ -32,7 +33,6 @@ VARIANT_DASHES = (DASHED, (1.5, 2.5), (9.0, 3.0, 1.5, 3.0, 1.5, 3.0))
 GREY = Style("#6b7280", "#a9b1bd", "h")
 OTHER_STYLES = (
     SECOND_ORDER,
-    WINDOW,
     FROZEN,
     PER_SAMPLE,
     GREY,
@@ -41,11 +41,12 @@ OTHER_STYLES = (
     FULL,
     replace(OURS, dashes=()),
     ORACLE,
+    replace(WINDOW, dashes=()),
 )
 OWN_OPTIMIZERS = ("CorrectedAdam", "CorrectedSGD")
 TICK_CHARACTERS = 40  # how many characters of tick labels fit along a horizontal axis
 MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
-MIN_LABELLED_SHARE = 0.05  # of diverged runs
+COINCIDENCE = 0.02  # lines that differ by less at every point are said to coincide
 DIVERGENCE_LABEL = "share of diverged runs"  # of an axis
 
 
@@ -95,6 +96,7 @@ class LegendEntry:
     style: Style
     dashed: bool
     note: str  # number of diverged runs, if it is the same in every panel
+    is_point: bool = False  # whether it has a single point in every panel, and no line
 
     @property
     def dashes(self) -> tuple[float, ...]:
@@ -102,9 +104,14 @@ class LegendEntry:
         return DASHED if self.dashed else self.style.dashes
 
     @property
+    def is_wide(self) -> bool:
+        """Whether the line is wider, so that it stays visible below others."""
+        return self.style.layer < 1
+
+    @property
     def width(self) -> float:
-        """Width of the line in points. Lines below others are wider, so that they stay visible."""
-        return 2.6 if self.style.layer < 1 else 1.6
+        """Width of the line in points, as in page.css."""
+        return 2.6 if self.is_wide else 1.6
 
 
 def legend(panels: Sequence[Panel]) -> list[LegendEntry]:
@@ -115,7 +122,13 @@ def legend(panels: Sequence[Panel]) -> list[LegendEntry]:
         for series in panel.series:
             by_label.setdefault((series_label(series), series.dashed), []).append(series)
     return [
-        LegendEntry(label, style[_style_key(lines[0])], dashed, _common([divergence_note(line) for line in lines]))
+        LegendEntry(
+            label,
+            style[_style_key(lines[0])],
+            dashed,
+            note=_common([divergence_note(line) for line in lines]),
+            is_point=all(len(line.x) == 1 for line in lines),
+        )
         for (label, dashed), lines in by_label.items()
     ]
 
@@ -134,13 +147,47 @@ def divergence_note(series: Series) -> str:
     return f"{series.diverged} of {series.runs} diverged" if series.diverged else ""
 
 
-def shows_divergences(panel: Panel, series: Series) -> bool:
-    """Return whether the share of diverged runs is written at the end of a line: over steps, and if it is not small.
+@dataclass(frozen=True)
+class EndLabel:
+    """The share of diverged runs, written right of the axes."""
 
-    Over a hyper-parameter the share differs from point to point; the legend has the total.
+    series: Series
+    text: str  # "35 %"
+    line_end: float  # height of the end of the line: 0 at the bottom, 1 at the top
+    height: float  # of the label
+
+
+def end_labels(panel: Panel, y: Axis, lines: Sequence[Series], line_height: float) -> list[EndLabel]:
+    """Return the labels at the ends of learning curves, from the top, without overlap.
+
+    Over a hyper-parameter there are none, because the share differs from point to point; a note has the total.
+
+    Args:
+        panel: the panel.
+        y: its vertical axis.
+        lines: the series that are drawn.
+        line_height: of a label, as a share of the height of the axes.
     """
-    is_shown = is_over_time(panel) and panel.y_label != DIVERGENCE_LABEL
-    return is_shown and series.diverged > MIN_LABELLED_SHARE * series.runs
+    if not is_over_time(panel) or panel.y_label == DIVERGENCE_LABEL:
+        return []
+    ends = [(y.position(finite_line(panel, s).y[-1]), divergence_share(s), s) for s in lines if divergence_share(s)]
+    ends.sort(key=lambda end: end[0], reverse=True)
+    heights = spread([height for height, _, _ in ends], line_height, high=1 - line_height)  # below a heading
+    return [EndLabel(s, text, end, height) for (end, text, s), height in zip(ends, heights, strict=True)]
+
+
+def spread(places: Sequence[float], distance: float, low: float = 0.0, high: float = math.inf) -> list[float]:
+    """Move falling places apart: down where they are too close, and up again from the lower end.
+
+    >>> [round(place, 2) for place in spread([0.9, 0.5, 0.48, 0.05, 0.04], 0.1)]
+    [0.9, 0.5, 0.4, 0.1, 0.0]
+    """
+    apart: list[float] = []
+    for place in places:
+        apart.append(min(place, apart[-1] - distance if apart else high))
+    for i in reversed(range(len(apart))):
+        apart[i] = max(apart[i], apart[i + 1] + distance if i + 1 < len(apart) else low)
+    return apart
 
 
 def is_over_time(panel: Panel) -> bool:
@@ -149,30 +196,80 @@ def is_over_time(panel: Panel) -> bool:
 
 
 def divergence_share(series: Series) -> str:
-    """Return the share of diverged runs, to be written at the end of the line; empty if none diverged.
+    """Return the share of diverged runs in percent; empty if none diverged.
 
     >>> divergence_share(Series("μ̂", [0.0], [1.0], runs=60, diverged=12))
-    '20 % diverged'
+    '20 %'
     >>> divergence_share(Series("μ̂", [0.0], [1.0], runs=540, diverged=2))
-    '0.4 % diverged'
+    '0.4 %'
     """
     if not series.diverged or not series.runs:
         return ""
     percent = 100 * series.diverged / series.runs
-    return f"{percent:.0f} % diverged" if percent >= 1 else f"{percent:.1f} % diverged"
+    return f"{percent:.0f} %" if percent >= 1 else f"{percent:.1f} %"
+
+
+def panel_title(panel: Panel) -> str:
+    """Return the title with a capital."""
+    return capitalized(panel.title)
+
+
+def section_title(name: str) -> str:
+    """Return the name of a figure as a reader knows it.
+
+    >>> [section_title(name) for name in ("fig3", "fig9_tuned", "claim13", "long_memory")]
+    ['Figure 3', 'Figure 9, tuned', 'Claim 13', 'Study: long memory']
+    """
+    found = re.fullmatch(r"(fig|claim)(\d+)_?(.*)", name)
+    if found is None:
+        return f"Study: {name.replace('_', ' ')}"
+    kind, number, rest = found.groups()
+    title = f"{'Figure' if kind == 'fig' else 'Claim'} {number}"
+    return f"{title}, {rest.replace('_', ' ')}" if rest else title
 
 
 def panel_note(panel: Panel, entries: Sequence[LegendEntry]) -> str:
-    """Return the numbers of diverged runs that are not in the legend, because they differ between panels."""
-    legend_notes = (entries[entry_index(series, entries)].note for series in panel.series)
-    pairs = zip(panel.series, legend_notes, strict=True)
-    return "; ".join(f"{series_label(s)}: {divergence_note(s)}" for s, note in pairs if s.diverged and not note)
+    """Return the numbers of diverged runs that are not in the legend, because they differ between panels.
+
+    >>> lines = [Series("a", [0.0], [1.0], runs=60, diverged=12), Series("b", [0.0], [1.0], runs=60, diverged=3)]
+    >>> panel = Panel("", "", "", lines)
+    >>> panel_note(panel, [replace(entry, note="") for entry in legend([panel])])
+    'a 12, b 3 of 60 runs'
+    """
+    by_runs: dict[int, list[str]] = {}
+    for series in panel.series:
+        if series.diverged and not entries[entry_index(series, entries)].note:
+            by_runs.setdefault(series.runs, []).append(f"{series_label(series)} {series.diverged:,}")
+    return "; ".join(f"{', '.join(counts)} of {runs:,} runs" for runs, counts in by_runs.items())
 
 
 def describe_note(panel: Panel, entries: Sequence[LegendEntry]) -> str:
-    """Describe what lines do not show: those that are not drawn, and diverged runs over a hyper-parameter."""
+    """Describe what lines do not show: which are not drawn, which coincide, and diverged runs over a setting."""
     diverged = "" if is_over_time(panel) or panel.y_label == DIVERGENCE_LABEL else panel_note(panel, entries)
-    return " ".join(text for text in (describe_undrawn(panel), diverged and f"{diverged}.") if text)
+    texts = (describe_undrawn(panel), describe_coinciding(panel, entries), diverged and f"Diverged: {diverged}.")
+    return " ".join(text for text in texts if text)
+
+
+def describe_coinciding(panel: Panel, entries: Sequence[LegendEntry]) -> str:
+    """Name the lines that differ by less than ``COINCIDENCE`` at every point, of which a reader sees the topmost."""
+    drawn = drawn_series(panel, entries)
+    if panel.y_label == DIVERGENCE_LABEL or not panel.log_y:
+        return ""
+    groups: list[list[Series]] = []
+    for series in (series for series in panel.series if series in drawn and len(series.x) > 1):
+        same = next((group for group in groups if all(_coincide(series, other) for other in group)), None)
+        groups.append([series]) if same is None else same.append(series)
+    several = [group for group in groups if len(group) > 1]
+    if len(several) == 1 and len(several[0]) == len(drawn) > 2:
+        return f"All lines coincide within {100 * COINCIDENCE:g} %."
+    named = [" ≈ ".join(series_label(series) for series in group) for group in several]
+    return f"Within {100 * COINCIDENCE:g} % at every point: {'; '.join(named)}." if named else ""
+
+
+def _coincide(a: Series, b: Series) -> bool:
+    return list(a.x) == list(b.x) and all(
+        math.isclose(y, other, rel_tol=COINCIDENCE) for y, other in zip(a.y, b.y, strict=True)
+    )
 
 
 def _common(notes: Sequence[str]) -> str:
@@ -196,12 +293,15 @@ def is_constant(series: Series) -> bool:
 
 def describe_undrawn(panel: Panel) -> str:
     """Describe the series that are not drawn: constants, and those without a finite value."""
-    constants = [f"{series_label(s)} {_constant(s)}" for s in panel.series if is_constant(s)]
+    flat = [s for s in panel.series if is_constant(s)]
+    zeros = [series_label(s) for s in flat if s.y[0] == 0]
+    constants = [f"{series_label(s)} {_constant(s)}" for s in flat if s.y[0] != 0]
     infinite = [series_label(s) for s in panel.series if not _finite(s)]
     outside = [series_label(s) for s in panel.series if _finite(s) and not finite_line(panel, s).x]
-    texts = [f"Constant: {', '.join(constants)}."] if constants else []
-    texts += [f"Not drawn, because too many runs diverged: {', '.join(infinite)}."] if infinite else []
-    texts += [f"Not drawn, because a logarithmic axis cannot show them: {', '.join(outside)}."] if outside else []
+    texts = [f"Not drawn because constant: {', '.join(constants)}."] if constants else []
+    texts += [f"Not drawn because 0 at every point: {', '.join(zeros)}."] if zeros else []
+    texts += [f"Not drawn because too many runs diverged: {', '.join(infinite)}."] if infinite else []
+    texts += [f"Not drawn because a logarithmic axis cannot show it: {', '.join(outside)}."] if outside else []
     return " ".join(texts)
 
 

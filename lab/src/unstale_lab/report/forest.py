@@ -7,16 +7,58 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.formatting import format_estimate, format_number, format_ratio, label
+from ..analysis.formatting import format_briefly, format_estimate, format_number, format_ratio, format_times, label
+from ..claims.contrast import EQUIVALENCE_MARGIN, MUCH
+from ..claims.judging import MIN_RELEVANT_RATIO
 from ..claims.verdict import READINGS, Answer, Reading
+from ..methods import METHODS
 
 LOW, HIGH = 0.1, 10.0  # ends of the axis; what lies beyond is clipped, and marked with an arrow
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 FOREST_CAPTION = (
-    "The main ratio that each claim is about, with its 95 % confidence interval. At 1 the two are equal; left of it, "
-    "the first one is smaller. An arrow: beyond the axis. †: one or both diverge at some learning rates, which are "
-    "left out; without a ratio, no learning rate is left. Claims that are not about a ratio are not shown."
+    "The main ratio that each claim is about, with its 95 % confidence interval. Shaded: where the claim expects it. "
+    "Arrow: beyond the axis. †: without the learning rates at which one of the two diverges. Claims that are not about "
+    "a ratio are left out."
 )
+GROUPS = ("Error with the correction, relative to that without", "Other ratios")
+# Ratios that support the main part of each claim, and a shorter or clearer name of what is compared.
+SMALLER, LARGER = (0.0, 1 / MIN_RELEVANT_RATIO), (MIN_RELEVANT_RATIO, math.inf)
+EQUAL = (1 / EQUIVALENCE_MARGIN, EQUIVALENCE_MARGIN)
+SUPPORTING: dict[int, tuple[tuple[float, float], ...]] = {
+    1: (EQUAL,),
+    2: (LARGER,),
+    3: (SMALLER, LARGER),
+    4: (SMALLER,),
+    5: ((0.0, 1 / 5),),
+    6: (EQUAL,),
+    7: (SMALLER,),
+    9: (LARGER,),
+    10: ((0.0, 1 / MUCH),),
+    11: (SMALLER,),
+    12: ((MUCH, math.inf),),
+    13: ((0.0, 1 / 2),),
+    14: (LARGER,),
+    16: (SMALLER,),
+    17: (SMALLER,),
+    18: (SMALLER,),
+    20: (EQUAL,),
+    21: (SMALLER,),
+    22: (SMALLER,),
+}
+NAMES = {
+    2: "training loss, μ* / μ",
+    5: "RBF features / MLP",
+    7: "widest kernels, μ̂ / μ",
+    9: "1 − cosine, late / early",
+    10: "bottom layer / top layer",
+    12: "frozen targets / μ",
+    13: "drift, μ̂ diag/√ / Adam",
+    14: "μ̂ diag, batches of 1 / 16",
+    16: "μ̂ / μ",
+    18: "μ, end / tenth of the steps",
+    20: "μ̂ / μ̂ with 2nd derivatives",
+    21: "1 − cosine, tanh / Leaky ReLU",
+}
 
 
 @dataclass(frozen=True)
@@ -31,15 +73,29 @@ class ForestRow:
     value: float  # NaN if there is no learning rate at which both are stable
     interval: tuple[float, float] | None
     unstable: tuple[str, ...] = ()  # what diverges
+    compares_correction: bool = False  # a corrected method with an uncorrected one
+
+    @property
+    def name(self) -> str:
+        """What is compared, short."""
+        return NAMES.get(self.claim, self.quantity)
+
+    @property
+    def supporting(self) -> tuple[tuple[float, float], ...]:
+        """Ranges of the ratio that support the claim."""
+        return SUPPORTING.get(self.claim, ())
+
+    @property
+    def is_drawn(self) -> bool:
+        return not math.isnan(self.value)
 
     @property
     def text(self) -> str:
-        """The ratio with its interval, short."""
-        if math.isnan(self.value):
-            return f"{' and '.join(map(label, self.unstable))} {'diverges' if len(self.unstable) == 1 else 'diverge'}"
-        value, *ends = (f"{format_number(x)}x" for x in (self.value, *(self.interval or ())))
-        mark = " †" if self.unstable else ""
-        return f"{value} ({' to '.join(ends)}){mark}" if ends else f"{value}{mark}"
+        """The ratio with its interval, short; or what diverges."""
+        if not self.is_drawn:
+            return f"{' or '.join(map(label, self.unstable))} diverges at every α"
+        value = format_briefly(self.value, self.interval, "x") if self.interval else format_times(self.value)
+        return f"{value} †" if self.unstable else value
 
     @property
     def is_clipped_left(self) -> bool:
@@ -59,12 +115,12 @@ def format_effect(quantity: str, value: float, interval: Sequence[float] | None,
     """Format an effect without its quantity if it is a ratio, with it if it is something else.
 
     >>> format_effect("μ̂ / μ", 0.5412, (0.49, 0.601), is_ratio=True)
-    '0.541x (95 % CI 0.490x to 0.601x)'
+    '0.54x (95 % CI 0.49x to 0.60x)'
     >>> format_effect("mean rank correlation", 0.48, (0.36, 0.61), is_ratio=False)
     'mean rank correlation: 0.48 (95 % CI 0.36 to 0.61)'
     """
     if is_ratio:
-        return format_ratio(value, interval) if interval else f"{format_number(value)}x"
+        return format_ratio(value, interval) if interval else format_times(value)
     number = format_estimate(value, interval) if interval else format_number(value)
     return f"{quantity}: {number}"
 
@@ -77,6 +133,13 @@ def forest_rows(records: Iterable[Mapping[str, Any]]) -> list[ForestRow]:
         for reading in READINGS
         if (part := next(_comparing_parts(record, reading), None)) is not None
     ]
+
+
+def forest_groups(rows: Sequence[ForestRow]) -> dict[str, list[ForestRow]]:
+    """Return the rows in the order in which they are drawn, by heading: first what the correction does to errors."""
+    first = {row.claim for row in rows if row.compares_correction}
+    groups = [[row for row in rows if (row.claim in first) == is_first] for is_first in (True, False)]
+    return {heading: group for heading, group in zip(GROUPS, groups, strict=True) if group}
 
 
 def _comparing_parts(record: Mapping[str, Any], reading: Reading) -> Iterator[Mapping[str, Any]]:
@@ -103,7 +166,16 @@ def _row(record: Mapping[str, Any], reading: Reading, part: Mapping[str, Any]) -
         effect["value"],
         interval,
         tuple(part["unstable"]),
+        _compares_correction(part["comparison"]),
     )
+
+
+def _compares_correction(comparison: Mapping[str, Any] | None) -> bool:
+    """Return whether a corrected method is compared with one without a correction."""
+    if comparison is None:
+        return False
+    a, b = METHODS.get(comparison["a"]), METHODS.get(comparison["b"])
+    return a is not None and b is not None and b.correction == "none" != a.correction
 
 
 def position(ratio: float) -> float:

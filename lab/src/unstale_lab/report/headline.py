@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ..analysis.formatting import format_number
-from ..claims.verdict import READINGS, Reading
+from ..analysis.formatting import format_times, label
+from ..claims.judging import MIN_RELEVANT_RATIO
+from ..claims.verdict import READING_NAMES, READINGS, Reading
+from .tally import describe_tally
 
 # The main part of each of these claims compares the full correction with momentum, at the same settings.
 PROBLEMS = {
@@ -17,12 +19,21 @@ PROBLEMS = {
     17: "Cartpole",
     1: "Regression, without bootstrapping",
 }
-BOOTSTRAPPED = (3, 4, 16, 17)
+BOOTSTRAPPED, REGRESSION = (3, 4, 16, 17), 1
+IMAGES = (2, 11, 13, 22, 23)  # claims about SVHN and MsPacman
 HEADLINE_CAPTION = (
-    "The error with corrected momentum μ̂, relative to that with momentum alone [95 % CI]: below 1x the correction "
-    "helps. α is the learning rate; where the authors' momentum is a sum instead of an average, the effective rate is "
-    "α / (1-β). Diverges: in more than a quarter of the runs."
+    "The error with corrected momentum (μ̂), relative to that with plain momentum (μ): below 1x the correction helps. α "
+    "is the learning rate; where the authors sum momentum instead of averaging it, the effective rate is α / (1-β). "
+    "Diverges: in more than a quarter of the runs."
 )
+Outcome = Literal["lower", "equal", "higher", "unclear", "diverges", "incomparable"]
+OUTCOME_VERBS: dict[Outcome, str] = {
+    "equal": "makes no difference",
+    "higher": "raises the error",
+    "unclear": "has no clear effect",
+    "diverges": "diverges at every learning rate",
+    "incomparable": "cannot be compared",
+}
 SAME_RUNS = "the same"  # for problems on which the authors ran what the text describes
 
 
@@ -47,22 +58,79 @@ def headline_rows(records: Iterable[Mapping[str, Any]]) -> list[HeadlineRow]:
 
 
 def describe_main_result(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return the answer to the paper's main question in two sentences; empty unless all of it was measured.
+    """Return the answers to the paper's main questions in a few sentences, without those that were not measured.
 
-    It is empty, too, if the correction is stable nowhere. The table of ``headline_rows`` has the intervals.
+    The table of ``headline_rows`` has the intervals.
     """
     by_number = {record["number"]: record for record in records}
-    parts = {(n, reading): _main_part(by_number[n], reading) for n in BOOTSTRAPPED for reading in READINGS}
-    ratios = sorted((part["effect"]["value"], n) for (n, _), part in parts.items() if part and part["effect"])
-    if not all(parts.values()) or not ratios:
+    return " ".join(filter(None, [_describe_control(by_number), _describe_regression(by_number)]))
+
+
+def _describe_control(by_number: Mapping[int, Mapping[str, Any]]) -> str:
+    """Describe the effect of the correction on control problems; empty unless all of them were measured."""
+    parts = [_main_part(by_number[claim], reading) for claim in BOOTSTRAPPED for reading in READINGS]
+    measured = [part for part in parts if part is not None]
+    if len(measured) < len(parts):
         return ""
-    lowest, highest = (f"{format_number(ratio)}x ({PROBLEMS[n]})" for ratio, n in (ratios[0], ratios[-1]))
-    diverging = sum("full" in part["unstable"] for part in parts.values() if part)
+    outcomes = [_outcome(part) for part in measured]
+    ratios = [part["effect"]["value"] for part, outcome in zip(measured, outcomes, strict=True) if outcome == "lower"]
+    size = f" to {_describe_range(ratios)}" if ratios else ""
+    others = [f"{verb} in {outcomes.count(each)}" for each, verb in OUTCOME_VERBS.items() if each in outcomes]
+    partly = sum(bool(part["effect"]) and "full" in part["unstable"] for part in measured)
+    others += [f"diverges at some learning rates, which are left out, in {partly}"] if partly else []
+    rest = f" It {_join(others)}." if others else ""
     return (
-        f"Where the paper's full correction is stable, it has {lowest} to {highest} the error of momentum alone. "
-        f"It diverges at some or all of the paper's learning rates in {diverging} of {len(parts)} experiments: "
-        f"{len(BOOTSTRAPPED)} problems, each as described in the text and as the authors ran it."
+        f"On small control problems, the paper's correction lowers the error of momentum{size} in "
+        f"{len(ratios) or 'none'} of {len(parts)} experiments: {len(BOOTSTRAPPED)} problems, each as described in the "
+        f"text and as the authors ran it.{rest}"
     )
+
+
+def _join(texts: Sequence[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)}, and {last}" if others else last
+
+
+def _describe_range(ratios: Sequence[float]) -> str:
+    low, high = format_times(min(ratios)), format_times(max(ratios))
+    return low if low == high else f"between {low} and {high}"
+
+
+def _describe_regression(by_number: Mapping[int, Mapping[str, Any]]) -> str:
+    parts = {reading: _main_part(by_number[REGRESSION], reading) for reading in READINGS}
+    found = {reading: (_outcome(part), part) for reading, part in parts.items() if part is not None}
+    verbs = {"lower": "lowers the error", **OUTCOME_VERBS}
+    texts = [f"{verbs[outcome]} {READING_NAMES[each]}{_size(part)}" for each, (outcome, part) in found.items()]
+    return f"In regression, without bootstrapping, it {' and '.join(texts)}." if texts else ""
+
+
+def _size(part: Mapping[str, Any]) -> str:
+    where = ", where it is stable" if "full" in part["unstable"] else ""
+    return f" ({format_times(part['effect']['value'])}{where})" if part["effect"] else ""
+
+
+def describe_reduced(records: Iterable[Mapping[str, Any]]) -> str:
+    """Describe the answers about images; empty if none was measured, or some at the paper's scale."""
+    chosen = [record for record in records if record["number"] in IMAGES and record["verdicts"]]
+    if not chosen or any(verdict["scale"] == "paper" for record in chosen for verdict in record["verdicts"]):
+        return ""
+    return (
+        "The runs on SVHN and MsPacman are smaller than the paper's and can refute nothing: of "
+        f"{len(chosen)} claims, {describe_tally(chosen, 'text')}."
+    )
+
+
+def _outcome(part: Mapping[str, Any]) -> Outcome:
+    """Return how the correction changes the error, by the interval of the ratio."""
+    effect = part["effect"]
+    if not effect:
+        return "diverges" if tuple(part["unstable"]) == ("full",) else "incomparable"
+    low, high = effect["interval"] or (effect["value"], effect["value"])
+    if high < 1 / MIN_RELEVANT_RATIO:
+        return "lower"
+    if low > MIN_RELEVANT_RATIO:
+        return "higher"
+    return "equal" if low >= 1 / MIN_RELEVANT_RATIO and high <= MIN_RELEVANT_RATIO else "unclear"
 
 
 def _main_result(record: Mapping[str, Any], reading: Reading) -> str:
@@ -70,7 +138,10 @@ def _main_result(record: Mapping[str, Any], reading: Reading) -> str:
     verdict = _main_verdict(record, reading)
     if verdict is None:
         return ""
-    return verdict["parts"][0]["brief"] + (" (a reduced scale)" if verdict["scale"] != "paper" else "")
+    # Exceptions in single settings are among the numbers of the claim.
+    clauses = [each for each in verdict["parts"][0]["brief"].split("; ") if not each.endswith(" settings")]
+    text = "; ".join(clauses).replace(f"{label('full')} diverges", "it diverges")
+    return text + (" (a reduced scale)" if verdict["scale"] != "paper" else "")
 
 
 def _main_part(record: Mapping[str, Any], reading: Reading) -> Mapping[str, Any] | None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..analysis.formatting import format_number, format_p, label
+from ..analysis.formatting import format_number, format_p, format_times, label
 from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import ANSWERS, READING_NAMES
 from ..summary import Summary
 from . import forest, headline
-from .drawing import LegendEntry, describe_note, legend, panel_note
+from .drawing import LegendEntry, describe_note, legend, panel_note, panel_title, section_title
 from .glossary import GLOSSARY, TITLE
 from .overview import (
     ANSWER_SIGNS,
@@ -50,12 +50,15 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         "p": format_p,
         "cost": describe_cost,
         "method": label,
+        "section": section_title,
+        "times": format_times,
         "dashes": dash_array,
         "comparisons": distinct_comparisons,
         "marker": marker_id,
         "colour": style_class,
     }
     environment.globals |= {"effect": forest.format_effect, "signs": ANSWER_SIGNS, "reading_names": READING_NAMES}
+    rows = forest.forest_rows(records)
     legends = {summary.name: legend(summary.panels) for summary in summaries}
     page = environment.get_template("template.html.j2").render(
         answer=describe_answer(summaries, has_tally=False),
@@ -70,7 +73,8 @@ def html_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Summar
         figures=[_section(summary, legends[summary.name]) for summary in summaries],
         figures_note=FIGURES_NOTE,
         forest=forest,
-        forest_rows=forest.forest_rows(records),
+        forest_groups=forest.forest_groups(rows),
+        forest_rows=rows,
         glossary=GLOSSARY,
         has_answers=any(record["verdicts"] for record in records),
         headline=headline,
@@ -99,7 +103,7 @@ def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]
         "legend": entries,
         "panels": [
             {
-                "title": panel.title,
+                "title": panel_title(panel),
                 "chart": chart(panel, entries),
                 "note": describe_note(panel, entries),
                 "diverged": panel_note(panel, entries),

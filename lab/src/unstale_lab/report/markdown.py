@@ -11,7 +11,7 @@ from ..analysis.statistics import Comparison
 from ..claims.deviations import DEVIATIONS
 from ..claims.verdict import READING_NAMES, Part, Verdict
 from ..summary import Summary
-from .drawing import LegendEntry, describe_undrawn, legend, panel_note
+from .drawing import LegendEntry, describe_coinciding, describe_undrawn, legend, panel_note, section_title
 from .forest import FOREST_CAPTION, forest_rows
 from .glossary import GLOSSARY, TITLE
 from .headline import HEADLINE_CAPTION, headline_rows
@@ -45,8 +45,8 @@ def markdown_report(records: Sequence[Mapping[str, Any]], summaries: Sequence[Su
         *_headline(records),
         *_tally(records),
         _escaped(SYMBOLS_NOTE),
-        _claims(records) if any(record["verdicts"] for record in records) else "",
         *_forest(records),
+        *_claims(records),
         INTERACTIVE_NOTE,
         "## Figures",
         FIGURES_NOTE,
@@ -68,7 +68,7 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     rows = headline_rows(records)
     if rows:
         yield HEADLINE_CAPTION
-        heading = ["problem", "claim", READING_NAMES["text"], READING_NAMES["code"]]
+        heading = ["problem", "claim", *(f"{name} [95 % CI]" for name in READING_NAMES.values())]
         yield _table(heading, ([row.problem, str(row.claim), row.found["text"], row.found["code"]] for row in rows))
 
 
@@ -79,9 +79,11 @@ def _tally(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield _table(heading, rows)
 
 
-def _claims(records: Sequence[Mapping[str, Any]]) -> str:
-    heading = ["#", "claim", "in the paper", READING_NAMES["text"], READING_NAMES["code"], "why", "figures"]
-    return _table(heading, map(_claim_row, records))
+def _claims(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    if any(record["verdicts"] for record in records):
+        yield f"## The {len(records)} claims"
+        heading = ["#", "claim", "in the paper", READING_NAMES["text"], READING_NAMES["code"], "why", "figures"]
+        yield _table(heading, map(_claim_row, records))
 
 
 def _claim_row(record: Mapping[str, Any]) -> list[str]:
@@ -112,7 +114,7 @@ def _forest(records: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 def _figure(summary: Summary) -> Iterable[str]:
     # The heading is the bare name, so that all renderers make the same anchor.
     yield f"### {summary.name}"
-    yield f"**{_escaped(summary.title)}**"
+    yield f"**{section_title(summary.name)}. {_escaped(summary.title)}**"
     yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)" if summary.panels else ""
     entries = legend(summary.panels)
     yield "\n".join(f"- {_escaped(_panel(panel, entries))}" for panel in summary.panels)
@@ -132,7 +134,8 @@ def _figure(summary: Summary) -> Iterable[str]:
 def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     note = panel_note(panel, entries)
     diverged = f"Diverged: {note}." if note else ""
-    return " ".join(text for text in (describe_panel(panel), describe_undrawn(panel), diverged) if text)
+    texts = (describe_panel(panel), describe_undrawn(panel), describe_coinciding(panel, entries), diverged)
+    return " ".join(text for text in texts if text)
 
 
 def _verdict(verdict: Verdict) -> Iterable[str]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..analysis.formatting import format_duration
-from ..claims.verdict import ANSWER_VERBS, ANSWERS, READING_NAMES, Answer, Reading
+from ..claims.verdict import ANSWERS, READING_NAMES, Answer, Reading
 from ..summary import Summary
-from .headline import describe_main_result
-from .tally import claim_records, claims_by_answer
+from .drawing import section_title
+from .headline import describe_main_result, describe_reduced
+from .tally import claim_records, claims_by_answer, describe_tally
 
 ANSWER_SIGNS: dict[Answer, str] = {
     "holds": "✓",
@@ -24,17 +25,11 @@ SYMBOLS_NOTE = (
     "diagonal. 0.8x [0.7x, 0.9x]: 0.8 times the error, with its 95 % confidence interval."
 )
 FIGURES_NOTE = (
-    "Panels titled “Figure …” are like the paper's: means over the runs that did not diverge, unless they say IQM. The "
-    "share of those that did is written beside the line or below the panel. Further panels show interquartile means."
+    "Panels titled “Figure …” are like the paper's: means over the runs that did not diverge, unless they say "
+    "interquartile mean (IQM), the mean of the middle half of the runs. The share of runs that diverged is written "
+    "beside the line or below the panel. Further panels show interquartile means."
 )
 FULL_SCALE_NOTE = "These are small runs. Verdicts at full scale: results/REPORT.md."
-
-
-def describe_tally(records: Sequence[Mapping[str, Any]], reading: Reading) -> str:
-    """Return how many claims hold for a reading: "7 hold, 10 hold in part and 2 are shown only"."""
-    counts = {answer: len(claims) for answer, claims in claims_by_answer(records, reading).items()}
-    *texts, last = [f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count]
-    return f"{', '.join(texts)} and {last}" if texts else last
 
 
 def measured_readings(records: Sequence[Mapping[str, Any]]) -> list[Reading]:
@@ -63,7 +58,7 @@ def describe_results(records: Sequence[Mapping[str, Any]]) -> str:
         return f"None of the paper's {len(records)} claims has been measured yet."
     reduced = {verdict["section"] for verdict in verdicts if verdict["scale"] != "paper"}
     scale = f"{_count_figures(reduced)} below the paper's scale, where no claim can be refuted." if reduced else ""
-    return " ".join(filter(None, [describe_main_result(records), scale]))
+    return " ".join(filter(None, [describe_main_result(records), describe_reduced(records) or scale]))
 
 
 def _count_figures(names: set[str]) -> str:
@@ -122,7 +117,7 @@ COST_HEADING = ("figure", "scale", "runs", "compute time", "on")
 def cost_row(summary: Summary) -> tuple[str, ...]:
     """Return what a figure cost, in the order of ``COST_HEADING``."""
     time = format_duration(summary.seconds)
-    return summary.name, summary.scale, f"{summary.runs:,}", time, _join_unique(summary.machines)
+    return section_title(summary.name), summary.scale, f"{summary.runs:,}", time, _join_unique(summary.machines)
 
 
 def describe_cost(summary: Summary) -> str:

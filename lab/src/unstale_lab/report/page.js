@@ -26,7 +26,7 @@ all(".legend button").forEach((button) => {
   button.disabled = false;
   button.addEventListener("click", () => {
     press(button, !isPressed(button));
-    const lines = all(`.plot [data-entry="${button.dataset.entry}"]`, button.closest("section"));
+    const lines = all(`.chart [data-entry="${button.dataset.entry}"]`, button.closest("section"));
     for (const line of lines) line.classList.toggle("off", !isPressed(button));
   });
 });
@@ -147,6 +147,7 @@ class Chart {
       point.setAttribute("x", moveX(x));
       point.setAttribute("y", moveY(y));
     }
+    this.svg.classList.toggle("zoomed", this.isZoomed);
     this.isZoomed ? this.drawTicks() : (this.ticks.innerHTML = this.originalTicks);
     const section = this.svg.closest("section");
     section.querySelector("[data-reset]").hidden = !charts.some((chart) => chart.isZoomed && section.contains(chart.svg));
@@ -225,7 +226,7 @@ class Chart {
       if (index < 0) continue;
       const line = document.createElement("span");
       const entry = legend.querySelector(`[data-entry="${series.dataset.entry}"]`);
-      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.querySelector(".label").textContent} ${series.dataset.values.split(" ")[index]}`);
+      line.append(entry.querySelector(".swatch").cloneNode(true), ` ${entry.querySelector(".label").textContent} ${series.dataset.values.split(" ")[index].replace(/^(−?)\./, "$10.")}`);
       lines.push(line);
     }
     const heading = document.createElement("b");

@@ -13,7 +13,6 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ..analysis.panels import Panel
@@ -23,20 +22,20 @@ from .drawing import (
     MAX_POINTS_ALL_MARKED,
     LegendEntry,
     describe_note,
-    divergence_share,
     drawn_series,
+    end_labels,
     entry_index,
     finite_line,
     legend,
     panel_axes,
-    shows_divergences,
+    panel_title,
 )
 
 TEXT_COLOUR, AXIS_COLOUR, GRID_COLOUR = "#222222", "#666666", "#e4e4e4"
 MU, MU_HAT, DIAGONAL = r"\mu", r"\hat{\mu}", r"_\mathrm{diag}"
-END_LABEL_HEIGHT = 0.055  # share of the height of the axes
-HALO = withStroke(linewidth=2, foreground="white")
-NOTE_WIDTH, TITLE_WIDTH = 46, 38  # characters per line
+END_LABEL_HEIGHT = 0.065  # share of the height of the axes
+END_LABEL_AT = 1.035  # right of the axes, relative to their width
+NOTE_WIDTH, TITLE_WIDTH = 52, 34  # characters per line
 # Without dates: the same data give the same bytes.
 METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None},
@@ -89,6 +88,12 @@ def mathtext(text: str) -> str:
     return re.sub(r"μ(\u0302)?( ?diag\b)?(\*)?", symbol, text.replace("$", r"\$"))
 
 
+def _wrapped(text: str, width: int) -> str:
+    """Return lines of at most that many characters, for matplotlib; symbols are not broken."""
+    unbroken = text.replace(" diag", "\N{NO-BREAK SPACE}diag")
+    return mathtext(textwrap.fill(unbroken, width).replace("\N{NO-BREAK SPACE}", " "))
+
+
 def _render(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=160, metadata=METADATA[kind])
@@ -101,7 +106,6 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> Non
     # Set the scales first, so that the limits of a logarithmic axis ignore points that are not positive.
     axes.set_xscale("log" if x.is_log else "linear")
     axes.set_yscale("log" if y.is_log else "linear")
-    ends = []
     for series in lines:
         entry, line = entries[entry_index(series, entries)], finite_line(panel, series)
         band_x = [x.drawn(value) for value in line.band_x]
@@ -115,40 +119,31 @@ def _draw_panel(axes: Axes, panel: Panel, entries: Sequence[LegendEntry]) -> Non
         if line.end:
             end = x.drawn(line.end[0]), line.end[1]
             axes.plot(*end, marker="x", color=entry.style.light, markersize=7, markeredgewidth=1.8)
-        if series.diverged and line.x and shows_divergences(panel, series):
-            ends.append((y.position(line.y[-1]), x.position(line.x[-1]), divergence_share(series), entry.style.light))
-    _write_end_labels(axes, ends)
+    _write_end_labels(axes, panel, y, entries)
     axes.set_xlabel(mathtext(x.title), fontsize=8.5, color=TEXT_COLOUR)
     axes.set_ylabel(mathtext(y.title), fontsize=8.5, color=TEXT_COLOUR)
-    note = textwrap.wrap(describe_note(panel, entries), NOTE_WIDTH)
-    title = "\n".join(textwrap.wrap(panel.title, TITLE_WIDTH))
-    axes.set_title(mathtext(title), fontsize=9.5, color=TEXT_COLOUR, pad=6 + 10 * len(note))
-    axes.text(
-        0.5, 1.02, mathtext("\n".join(note)), transform=axes.transAxes, ha="center", fontsize=7, color=AXIS_COLOUR
-    )
+    axes.set_title(_wrapped(panel_title(panel), TITLE_WIDTH), fontsize=9.5, color=TEXT_COLOUR)
+    # Below the axes, so that the panels of a row stay in line.
+    note = _wrapped(describe_note(panel, entries), NOTE_WIDTH)
+    place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, -32), "textcoords": "offset points"}
+    axes.annotate(note, (0.5, 0), **place, ha="center", va="top", fontsize=7, color=AXIS_COLOUR)
     if lines:
         _style_axes(axes, x, y)
     else:
         axes.set_axis_off()
 
 
-def _write_end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write shares of diverged runs at the ends of lines, from the top, without overlap."""
-    below = 1.0
-    for height, at, text, colour in sorted(ends, reverse=True):
-        below = min(height + 0.02, below - END_LABEL_HEIGHT)
-        side = "right" if at > 0.5 else "left"
-        axes.text(
-            at,
-            below,
-            text,
-            transform=axes.transAxes,
-            ha=side,
-            va="bottom",
-            fontsize=6.5,
-            color=colour,
-            path_effects=[HALO],
-        )
+def _write_end_labels(axes: Axes, panel: Panel, y: Axis, entries: Sequence[LegendEntry]) -> None:
+    """Write shares of diverged runs right of the axes, with lines that lead to the heights of the lines' ends."""
+    labels = end_labels(panel, y, drawn_series(panel, entries), END_LABEL_HEIGHT)
+    style: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 6.5, "va": "center"}
+    for label in labels:
+        colour = entries[entry_index(label.series, entries)].style.light
+        leader = [1, END_LABEL_AT - 0.01], [label.line_end, label.height]
+        axes.add_artist(Line2D(*leader, transform=axes.transAxes, color=colour, linewidth=0.7, clip_on=False))
+        axes.text(END_LABEL_AT, label.height, label.text, color=colour, **style)
+    if labels:
+        axes.text(END_LABEL_AT, labels[0].height + END_LABEL_HEIGHT, "diverged", color=AXIS_COLOUR, **style)
 
 
 def _style_axes(axes: Axes, x: Axis, y: Axis) -> None:
@@ -182,4 +177,5 @@ def _line_style(entry: LegendEntry) -> dict[str, Any]:
 
 def _handle(entry: LegendEntry) -> Line2D:
     note = f" ({entry.note})" if entry.note else ""
-    return Line2D([], [], label=mathtext(entry.label + note), **_line_style(entry))
+    style = _line_style(entry) | ({"linestyle": ""} if entry.is_point else {})
+    return Line2D([], [], label=mathtext(entry.label + note), **style)

@@ -11,28 +11,29 @@ from html import escape
 from itertools import pairwise
 
 from ..analysis.formatting import format_number
-from ..analysis.panels import Panel, Series
+from ..analysis.panels import Panel
 from ..methods import Style
 from .axes import Axis
 from .drawing import (
-    DIVERGENCE_LABEL,
     MAX_POINTS_ALL_MARKED,
+    EndLabel,
     LegendEntry,
     Line,
-    divergence_share,
     drawn_series,
+    end_labels,
     entry_index,
     finite_line,
     panel_axes,
-    shows_divergences,
 )
 from .tables import describe_panel
 
 WIDTH, HEIGHT = 360, 240
 TOP, RIGHT, BOTTOM = 8, 12, 38
+LABELLED_RIGHT = 62  # room right of the axes for labels at the ends of lines
+LEADER = 10  # length of the lines from the axes to these labels
 CHARACTER = 6.4  # width of a character of a tick label
 LINE_HEIGHT = 12  # of the labels at the ends of lines
-MARKED_POINTS = 6
+MARKED_POINTS = 4
 # Shapes around (0, 0), by matplotlib marker.
 MARKERS = {
     "o": "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0Z",
@@ -73,7 +74,7 @@ def dash_array(entry: LegendEntry) -> str:
 
 
 Point = tuple[int, int]  # in tenths of a unit: coordinates have one decimal
-MAX_DISTANCE = 4  # of a band's edge from the points it leaves out, in tenths of a unit
+MAX_DISTANCE = 6  # of a band's edge from the points it leaves out, in tenths of a unit
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,11 @@ class Frame:
     x: Axis
     y: Axis
     left: float
+    right: float  # room right of the axes
 
     @property
     def width(self) -> float:
-        return WIDTH - RIGHT - self.left
+        return WIDTH - self.right - self.left
 
     @property
     def height(self) -> float:
@@ -107,7 +109,9 @@ def chart(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     if not lines:
         return ""
     x, y = panel_axes(panel, entries)
-    frame = Frame(x, y, round(22 + CHARACTER * max(len(tick.text) for tick in y.ticks), 1))
+    left = round(22 + CHARACTER * max(len(tick.text) for tick in y.ticks), 1)
+    labels = end_labels(panel, y, lines, LINE_HEIGHT / (HEIGHT - TOP - BOTTOM))
+    frame = Frame(x, y, left, LABELLED_RIGHT if labels else RIGHT)
     drawn = [(series, finite_line(panel, series), entry_index(series, entries)) for series in lines]
     # Bands first, so that no band covers a line.
     bands = [_band(frame, line, index, entries[index]) for _, line, index in drawn if len(line.band_x) > 1]
@@ -119,7 +123,7 @@ def chart(panel: Panel, entries: Sequence[LegendEntry]) -> str:
         f' data-chart="{escape(json.dumps(data, separators=(",", ":")))}">'
         f"{_ticks(frame)}{_titles(frame)}"
         f'<svg class="plot" x="{_short(frame.left)}" y="{TOP}" width="{_short(frame.width)}" height="{frame.height}">'
-        f"{''.join(bands)}{''.join(curves)}{_end_labels(frame, panel, drawn, entries)}</svg></svg>"
+        f"{''.join(bands)}{''.join(curves)}</svg>{_end_labels(frame, labels, entries)}</svg>"
     )
 
 
@@ -134,7 +138,7 @@ def _rounded(value: float) -> float:
 
 
 def _ticks(frame: Frame) -> str:
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    right, bottom = _short(WIDTH - frame.right), HEIGHT - BOTTOM
     grid, texts = [], []
     for tick in frame.x.ticks:
         at = _short(frame.left + frame.x.position(tick.value) * frame.width)
@@ -162,7 +166,9 @@ def _titles(frame: Frame) -> str:
 def _band(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     upper = [frame.point(x, y) for x, y in zip(line.band_x, line.high, strict=True)]
     lower = [frame.point(x, y) for x, y in zip(line.band_x, line.low, strict=True)]
-    path = _path(_straightened(upper) + _straightened(lower[::-1]))
+    # In whole units, to save a twentieth of the page.
+    corners = [(round(x, -1), round(y, -1)) for x, y in _straightened(upper) + _straightened(lower[::-1])]
+    path = _path(corners)
     return f'<path class="band {style_class(entry.style)}" data-entry="{index}" d="{path}Z"/>'
 
 
@@ -175,10 +181,11 @@ def _curve(frame: Frame, line: Line, index: int, entry: LegendEntry) -> str:
     begin = index % every
     marks = "".join(_use(marker_id(entry.style), point) for point in points[begin::every])
     cross = _use("m-end", frame.point(*line.end)) if line.end else ""
-    values = " ".join(format_number(y) for y in line.y)
+    wide = " wide" if entry.is_wide else ""
+    values = " ".join(format_number(y).replace("0.", ".", 1) if abs(y) < 1 else format_number(y) for y in line.y)
     return (
-        f'<g class="series {style_class(entry.style)}{hollow}" data-entry="{index}" data-values="{values}">'
-        f'<path d="{_path(points)}" stroke-width="{entry.width:g}"{dashes}/>{marks}{cross}</g>'
+        f'<g class="series {style_class(entry.style)}{hollow}{wide}" data-entry="{index}" data-values="{values}">'
+        f'<path d="{_path(points)}"{dashes}/>{marks}{cross}</g>'
     )
 
 
@@ -215,24 +222,26 @@ def _use(name: str, point: Point) -> str:
     return f'<use href="#{name}" x="{_short(point[0] / 10)}" y="{_short(point[1] / 10)}"/>'
 
 
-def _end_labels(
-    frame: Frame, panel: Panel, drawn: Sequence[tuple[Series, Line, int]], entries: Sequence[LegendEntry]
-) -> str:
-    """Return the share of diverged runs at the end of each line, without overlap."""
-    if panel.y_label == DIVERGENCE_LABEL:
+def _end_labels(frame: Frame, labels: Sequence[EndLabel], entries: Sequence[LegendEntry]) -> str:
+    """Return the shares of diverged runs right of the axes, with lines that lead to the heights of the lines' ends."""
+    if not labels:
         return ""
-    texts = [
-        (frame.height_of(line.y[-1]), frame.x.position(line.x[-1]) * frame.width, divergence_share(series), index)
-        for series, line, index in drawn
-        if series.diverged and line.x and shows_divergences(panel, series)
-    ]
-    labels, above = [], LINE_HEIGHT / 2
-    for height, at, text, index in sorted(texts):
-        above = max(height - 4, above + LINE_HEIGHT)
-        place = f'x="{_short(min(at, frame.width) - 3)}" y="{_short(above)}"'
-        classes = f"end {style_class(entries[index].style)}{'' if at > frame.width / 2 else ' left'}"
-        labels.append(f'<text class="{classes}" data-entry="{index}" {place}>{text}</text>')
-    return "".join(labels)
+    right = WIDTH - frame.right
+    texts = [f'<text x="{right + LEADER}" y="{_short(_height(frame, labels[0].height) - 8)}">diverged</text>']
+    for label in labels:
+        index = entry_index(label.series, entries)
+        end, height = (_height(frame, share) for share in (label.line_end, label.height))
+        texts.append(
+            f'<g class="{style_class(entries[index].style)}" data-entry="{index}">'
+            f'<path d="M{right},{_short(end)}L{right + LEADER - 2},{_short(height)}"/>'
+            f'<text x="{right + LEADER}" y="{_short(height + 3.5)}">{label.text}</text></g>'
+        )
+    return f'<g class="ends">{"".join(texts)}</g>'
+
+
+def _height(frame: Frame, share: float) -> float:
+    """Return the vertical coordinate within the chart of a share of the height of the axes."""
+    return TOP + (1 - share) * frame.height
 
 
 def _short(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..analysis.formatting import format_number
 from ..analysis.panels import Panel
-from .drawing import series_label
+from .drawing import panel_title, series_label
 
 MAX_ROWS = 12
 
@@ -31,7 +31,7 @@ def panel_table(panel: Panel) -> PanelTable:
         kept = [points[round(i * (len(points) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
     columns = [dict(zip(series.x, series.y, strict=True)) for series in panel.series]
     return PanelTable(
-        title=panel.title,
+        title=panel_title(panel),
         heading=[panel.x_label, *(series_label(series) for series in panel.series)],
         rows=[[format_number(x), *(format_number(column.get(x)) for column in columns)] for x in kept],
         thinned=len(points) > MAX_ROWS,
@@ -47,4 +47,4 @@ def distinct_comparisons(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str
 def describe_panel(panel: Panel) -> str:
     """Describe a chart in a sentence."""
     ends = ", ".join(f"{series_label(s)} {format_number(s.y[-1])}" for s in panel.series if len(s.y))
-    return f"{panel.title}: {panel.y_label} over {panel.x_label}. Last values: {ends}."
+    return f"{panel_title(panel)}: {panel.y_label} over {panel.x_label}. Last values: {ends}."

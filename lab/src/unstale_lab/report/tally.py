@@ -9,7 +9,7 @@ from typing import Any
 from ..analysis.formatting import capitalized
 from ..claims.judging import combine_answers
 from ..claims.paper import CLAIMS, Claim
-from ..claims.verdict import ANSWERS, READINGS, Answer, Reading
+from ..claims.verdict import ANSWER_VERBS, ANSWERS, READINGS, Answer, Reading
 from ..summary import Summary, in_order
 
 ClaimRecord = dict[str, Any]
@@ -62,6 +62,13 @@ def claims_by_answer(records: Iterable[Mapping[str, Any]], reading: Reading) -> 
     for record in records:
         claims[record["answers"][reading]["answer"]].append(record["number"])
     return claims
+
+
+def describe_tally(records: Sequence[Mapping[str, Any]], reading: Reading) -> str:
+    """Return how many claims hold for a reading: "7 hold, 10 hold in part and 2 are shown only"."""
+    counts = {answer: len(claims) for answer, claims in claims_by_answer(records, reading).items()}
+    *texts, last = [f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count]
+    return f"{', '.join(texts)} and {last}" if texts else last
 
 
 @dataclass(frozen=True)

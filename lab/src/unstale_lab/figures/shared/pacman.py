@@ -110,7 +110,9 @@ def measurement_panels(records: Sequence[Record]) -> list[Panel]:
         Panel("drift", STEPS, "drift of target values", curves_by_method(records, "drift", first=1), log_y=True),
         Panel("cosine (batches)", STEPS, "cosine with the true gradient", agreement),
         Panel("bounded corrections", STEPS, "share of steps", curves_by_method(records, "bounded", first=1)),
-        Panel("staleness", STEPS, "‖correction‖ / ‖momentum‖", curves_by_method(records, "staleness", first=1)),
+        Panel(
+            "staleness", STEPS, "‖correction‖ / ‖momentum‖", curves_by_method(records, "staleness", first=1), log_y=True
+        ),
     ]
 
 

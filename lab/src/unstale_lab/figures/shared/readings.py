@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ...analysis.curves import divergence_panels, iqm_panel, paper_panel, sensitivity_panel
 from ...analysis.panels import Panel
-from ...analysis.run_table import select
+from ...analysis.run_table import select, tabulate
+from ...claims.contrast import MAX_DIVERGENCE_RATE, format_levels, learning_rates
 from ...claims.verdict import READING_NAMES, READINGS, Reading, Verdict
 from ...records import Record
 from .grids import PAPER_METHODS, Choices, Grid
@@ -56,22 +60,55 @@ def titled(title: str, reading: Reading) -> str:
 
 
 def overview_panels(
-    records: Sequence[Record], title: str, field: str = "alpha", methods: Sequence[str] = tuple(PAPER_METHODS)
+    records: Sequence[Record], title: str, methods: Sequence[str] = tuple(PAPER_METHODS)
 ) -> list[Panel]:
-    """Return panels like the paper's; then robust means, sensitivity to a hyper-parameter and divergences."""
+    """Return panels like the paper's; then robust means, errors and divergences over the learning rate."""
     groups = by_reading(records)
     first = [
         paper_panel(group, titled(title, reading), methods, ERROR_CURVES[reading]) for reading, group in groups.items()
     ]
-    further = [panel for reading, group in groups.items() for panel in _further_panels(group, reading, field)]
-    return [*first, *further]
+    stable = [panel for reading, group in groups.items() for panel in _stable_panels(group, reading, title, methods)]
+    further = [panel for reading, group in groups.items() for panel in _further_panels(group, reading)]
+    return [*first, *stable, *further]
 
 
-def _further_panels(records: Sequence[Record], reading: Reading, field: str) -> list[Panel]:
+def _stable_panels(records: Sequence[Record], reading: Reading, title: str, methods: Sequence[str]) -> list[Panel]:
+    """Return the paper's panel at the learning rates at which no method diverges in more than a quarter of its runs.
+
+    All methods are averaged over the same settings there. No panel if these are all learning rates, or none.
+    """
+    rated, symbol = _by_effective_rate(select(records, method=list(methods)))
+    shares = {rate: _largest_divergence_rate(select(rated, alpha=rate)) for rate in {r.run.alpha for r in rated}}
+    stable = [rate for rate, share in shares.items() if share <= MAX_DIVERGENCE_RATE]
+    if len(stable) in (0, len(shares)):
+        return []
+    where = format_levels(symbol, stable, list(shares))
+    return [
+        paper_panel(select(rated, alpha=stable), titled(f"{title} at {where}", reading), methods, ERROR_CURVES[reading])
+    ]
+
+
+def _largest_divergence_rate(records: Sequence[Record]) -> float:
+    return max(float(np.isinf(errors).mean()) for errors in tabulate(records).final().values())
+
+
+def _by_effective_rate(records: Sequence[Record]) -> tuple[list[Record], str]:
+    """Return the records with the learning rates that verdicts are about, and their symbol."""
+    settings = tabulate(records).settings
+    rates, symbol = learning_rates(tabulate(records))
+    by_setting = {(s.alpha, s.beta): rate for s, rate in zip(settings, rates, strict=True)}
+    return [replace(r, run=replace(r.run, alpha=by_setting[r.run.alpha, r.run.beta])) for r in records], symbol
+
+
+def _further_panels(records: Sequence[Record], reading: Reading) -> list[Panel]:
     prefix = reading_prefix(reading)
-    several = len({getattr(record.run, field) for record in records}) > 1
+    records, symbol = _by_effective_rate(records)
+    several = len({record.run.alpha for record in records}) > 1
+    over_rate = [
+        *([sensitivity_panel(records, "alpha", prefix=prefix, curve=ERROR_CURVES[reading])] if several else []),
+        *divergence_panels(records, "alpha", prefix),
+    ]
     return [
         iqm_panel(records, ERROR_CURVES[reading], prefix),
-        *([sensitivity_panel(records, field, prefix=prefix, curve=ERROR_CURVES[reading])] if several else []),
-        *divergence_panels(records, field, prefix),
+        *(replace(panel, x_label=f"learning rate {symbol}") for panel in over_rate),
     ]
