@@ -89,14 +89,14 @@ def format_briefly(value: float, ends: Sequence[float], unit: str = "") -> str:
 
 
 def format_times(ratio: float) -> str:
-    """Format a ratio with two digits, and with three from 0.99 on, so that ratios close to 1 are told apart.
+    """Format a ratio with two digits, and with three from 0.985 on, so that ratios close to 1 are told apart.
 
     >>> [format_times(ratio) for ratio in (0.0191, 0.8274, 0.9967, 0.99989, 1.5, 13.29, 2500.0, math.inf)]
     ['0.019x', '0.83x', '0.997x', '1.00x', '1.50x', '13.3x', '2,500x', '∞x']
     """
     if not 0.001 <= ratio < 999.5:
         return f"{format_number(ratio)}x"
-    return f"{ratio:#.{2 if ratio < 0.99 else 3}g}".rstrip(".") + "x"
+    return f"{ratio:#.{2 if ratio < 0.985 else 3}g}".rstrip(".") + "x"
 
 
 def format_p(p: float | None) -> str:

@@ -182,7 +182,7 @@ CLAIMS = (
         "MsPacman, small network",
         "On a small network, Adam with the full correction has a lower error than Adam; most of its extra time goes "
         "into backward passes, not Z.",
-        ("claim22",),
+        ("claim22", "claim22_time"),
         has_two_readings=False,
     ),
     Claim(

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..analysis.formatting import capitalized, label
+from ..analysis.formatting import capitalized, format_times, label
 from .contrast import MUCH, Contrast, Instability, at
 
-MIN_RATIO, MAX_RATIO = 0.001, 999.5  # of those that are stated as numbers
-
 Name = Callable[[str], str]
-
-
-def times(ratio: float) -> str:
-    """Format a ratio with two or three significant digits.
-
-    >>> times(0.8271), times(0.9967), times(1.0), times(13.33), times(123.4)
-    ('0.83x', '0.997x', '1.00x', '13.3x', '123x')
-    >>> times(1e-9), times(2e6)
-    ('less than 0.001x', 'more than 1,000x')
-    """
-    if not MIN_RATIO <= ratio < MAX_RATIO:
-        return f"less than {MIN_RATIO:g}x" if ratio < MIN_RATIO else "more than 1,000x"
-    digits = 2 if ratio < 0.985 else 3
-    return f"{ratio:#.{digits}g}".rstrip(".") + "x"
 
 
 def two_decimals(value: float) -> str:
@@ -83,13 +67,13 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
     compared = [contrast for contrast in contrasts if contrast.comparison is not None]
     if not any(contrast.instabilities for contrast in contrasts):
         first, *others = compared
-        texts = [f"{name(first.a)} has {times(first.ratio)} the error of {name(first.b)}"]
-        texts += [f"{name(each.a)} {times(each.ratio)}" for each in others]
+        texts = [f"{name(first.a)} has {format_times(first.ratio)} the error of {name(first.b)}"]
+        texts += [f"{name(each.a)} {format_times(each.ratio)}" for each in others]
         return f"{', '.join(texts[:-1])}, and {texts[-1]}" if others else texts[0]
     texts, described = [], set()
     for contrast in compared:
         of = "" if texts else f" the error of {name(contrast.b)}"
-        text = f"{name(contrast.a)} has {times(contrast.ratio)}{of}{at(contrast.where)}"
+        text = f"{name(contrast.a)} has {format_times(contrast.ratio)}{of}{at(contrast.where)}"
         for each in contrast.instabilities:
             if each.line == contrast.a:
                 text += f" and diverges{at(each.where)}"
@@ -101,7 +85,7 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
 
 def describe_ratio(text: str, contrast: Contrast, name: Name = label) -> str:
     """Fill a ratio into a text with one pair of braces, and say what diverges."""
-    filled = [] if contrast.comparison is None else [text.format(times(contrast.ratio)) + at(contrast.where)]
+    filled = [] if contrast.comparison is None else [text.format(format_times(contrast.ratio)) + at(contrast.where)]
     return joined(*filled, describe_divergences(contrast.instabilities, name))
 
 
@@ -110,7 +94,7 @@ def describe_ratios(text: str, contrasts: Mapping[str, Contrast], name: Name = l
 
     “values drift 0.019x (μ) and 0.16x (μ*) as far as with MLPs; μ̂ with RBF features diverges”
     """
-    ratios = [f"{times(c.ratio)} ({key})" for key, c in contrasts.items() if c.comparison is not None]
+    ratios = [f"{format_times(c.ratio)} ({key})" for key, c in contrasts.items() if c.comparison is not None]
     diverging = describe_divergences((each for c in contrasts.values() for each in c.instabilities), name)
     return joined(text.format(listed(ratios)) if ratios else "", diverging)
 
@@ -118,7 +102,11 @@ def describe_ratios(text: str, contrasts: Mapping[str, Contrast], name: Name = l
 def describe_spread(contrasts: Sequence[Contrast]) -> str:
     """Say how much methods differ that are all compared with one another, and in how many settings much more."""
     ratios = [max(c.ratio, 1 / c.ratio) for c in contrasts if c.comparison is not None]
-    texts = [f"the typical errors of any two methods are within {times(max(ratios))} of each other"] if ratios else []
+    texts = (
+        [f"the typical errors of any two methods are within {format_times(max(ratios, default=1.0))} of each other"]
+        if ratios
+        else []
+    )
     most = max((c.exceptions for c in contrasts), key=lambda found: found.lower + found.higher)
     if exceptions := most.lower + most.higher:
         texts.append(f"in {exceptions} of {most.of} settings one diverges or has more than {MUCH:g}x the error")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..analysis.formatting import label
+from ..analysis.formatting import format_times, label
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import select
 from ..claims.judging import decide, make_verdict
-from ..claims.sentences import listed, times
+from ..claims.sentences import listed
 from ..claims.verdict import Part, Verdict
 from ..records import Record
 from .figure import Figure
@@ -60,7 +60,7 @@ def _lines(records: Sequence[Record], method: str) -> list[Series]:
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
     parts = [f(method, records) for f in (_memory, _backward_passes) for method in ("full", "diagonal")]
-    memory = {method: times(max(_relative_memory(method, records))) for method in ("full", "diagonal")}
+    memory = {method: format_times(max(_relative_memory(method, records))) for method in ("full", "diagonal")}
     passes = {str(_extra_passes(method, records)) for method in memory}
     why = (
         f"μ̂ stores up to {memory['full']} the {PAPER_MEMORY['full'][0]} elements that the paper counts, μ̂ diag up to "
@@ -86,7 +86,9 @@ def _memory(method: str, records: Sequence[Record]) -> Part:
     answer = decide(min(more) >= 0 and max(more) <= MAX_EXTRA_MEMORY)
     found = f"stored elements, n of them for the last displacement: {counts}{buffer if max(more) > 0 else ''}"
     statement = f"{label(method)} stores {formula} elements, besides n for the last displacement"
-    return Part(statement, answer, found, brief=f"{times(max(_relative_memory(method, records)))} the paper's count")
+    return Part(
+        statement, answer, found, brief=f"{format_times(max(_relative_memory(method, records)))} the paper's count"
+    )
 
 
 def _extra_passes(method: str, records: Sequence[Record]) -> int:

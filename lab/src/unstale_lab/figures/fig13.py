@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..analysis.curves import MSE, Statistic, mean, series_with_band
-from ..analysis.formatting import describe_iqm
+from ..analysis.formatting import describe_iqm, format_times
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.contrast import MUCH, Contrast, compare_pairs
 from ..claims.judging import better, make_verdict, no_better
-from ..claims.sentences import describe_ratio, sentence, times
+from ..claims.sentences import describe_ratio, sentence
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
@@ -142,7 +142,7 @@ def _verdict(records: Sequence[Record], reading: Reading, rest: OtherLayers) -> 
     selected = select(records, method=[rest.none, rest.some, "full"])
     ratios = sorted(each.ratio for each in much_lower if each.comparison is not None)
     counted = f" ({len(ratios)} of {len(COUNTS)} numbers of layers)" if len(ratios) < len(COUNTS) else ""
-    between = f"{times(ratios[0])} to {times(ratios[-1])}" if ratios else ""
+    between = f"{format_times(ratios[0])} to {format_times(ratios[-1])}" if ratios else ""
     why = sentence(
         f"bottom layers give {between} the error of as many top layers{counted}" if ratios else "",
         _describe_all_layers(all_layers),
