@@ -18,7 +18,9 @@ from unstale_lab.problems import ms_pacman, svhn
 from unstale_lab.reproduce import figures_named, runs_of, summarise
 from unstale_lab.store import Store
 
-FIGURES = figures_named(["fig2", "fig9", "fig9_tuned", "fig17", "claim22", "claim22_time", "ms_pacman_memory"])
+FIGURES = figures_named(
+    ["fig2", "fig9", "fig9_tuned", "fig9_matched", "fig17", "claim22", "claim22_time", "ms_pacman_memory"]
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from ..analysis.formatting import describe_iqm, format_number, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
-from ..claims.judging import describe_contrast, equivalent, make_verdict
+from ..claims.judging import describe_contrast
 from ..claims.verdict import Verdict
 from ..experiment import Run, Scale
 from ..records import Record
 from .figure import Figure
 from .shared.grids import GPU_TIME_NOTE, Grid
 from .shared.pacman import (
+    JUDGED_METHODS,
     MEASURED_GRID,
     PAPER_PAIR,
     REFERENCE_NAMES,
@@ -24,7 +25,7 @@ from .shared.pacman import (
     WINDOW_SCOPE,
     clip_to_resolution,
     compare_by_seed,
-    describe_comparison,
+    describe_staleness,
     describe_window_correction,
     error_panel,
     error_panels,
@@ -38,23 +39,19 @@ ADAM_SETTINGS = {"alpha": 5e-5, "beta": 0.99}
 CORRECTED_SETTINGS = {"alpha": 1e-4, "beta": 0.9}
 SETTINGS = {
     "adam": ADAM_SETTINGS,
-    "adam_matched": CORRECTED_SETTINGS,
     "adam_frozen": ADAM_SETTINGS,
     "adam_diagonal_literal": CORRECTED_SETTINGS,
     "adam_diagonal": CORRECTED_SETTINGS,
     "adam_window": CORRECTED_SETTINGS,
     "adam_oracle": CORRECTED_SETTINGS,
 }
-QUICK_METHODS = ("adam", "adam_matched", "adam_diagonal_literal", "adam_window")
-# The oracle takes as long as all others together.
-LARGE_METHODS = tuple(method for method in SETTINGS if method != "adam_oracle")
-MATCHED_PAIR = ("adam_diagonal_literal", "adam_matched")
-CORRECTED = ("adam_diagonal_literal", "adam_diagonal", "adam_window", "adam_oracle")
 SETTINGS_NOTE = (
     f"As in the paper, Adam has α {format_number(ADAM_SETTINGS['alpha'])} and β {ADAM_SETTINGS['beta']}, the others α "
     f"{format_number(CORRECTED_SETTINGS['alpha'])} and β {CORRECTED_SETTINGS['beta']}, so that methods differ in more "
     "than the correction."
 )
+
+JUDGED_LABELS = ", ".join(map(label, JUDGED_METHODS))
 
 
 def runs_in_paper_settings(grid: Grid, scale: Scale, methods: Sequence[str]) -> list[Run]:
@@ -63,7 +60,7 @@ def runs_in_paper_settings(grid: Grid, scale: Scale, methods: Sequence[str]) -> 
 
 
 def runs(scale: Scale) -> list[Run]:
-    methods = {"quick": QUICK_METHODS, "large": LARGE_METHODS}.get(scale, tuple(SETTINGS))
+    methods = JUDGED_METHODS if scale in ("quick", "large") else tuple(SETTINGS)
     return runs_in_paper_settings(MEASURED_GRID, scale, methods)
 
 
@@ -81,23 +78,13 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     """
     clipped = clip_to_resolution(records)
     returns_notes = f"{SETTINGS_NOTE} {RETURNS_NOISE_NOTE}"
-    others = _describe_comparisons(clipped, [method for method in SETTINGS if method not in PAPER_PAIR], "adam")
-    truth_notes = " ".join([SETTINGS_NOTE, others, _describe_late_errors(clipped), _describe_staleness(clipped)])
+    truth_notes = " ".join(
+        [SETTINGS_NOTE, _describe_others(clipped), _describe_late_errors(clipped), describe_staleness(clipped)]
+    )
     window_notes = describe_window_correction(clipped)
     returns = judge_against_adam(clipped, RETURNS, PAPER_PAIR, returns_notes)
     truth = judge_against_adam(clipped, TRUTH, PAPER_PAIR, truth_notes, REFERENCE_NAMES[TRUTH])
-    matched = [_compare_with_matched_adam(clipped)] if select(clipped, method="adam_matched") else []
-    return [returns, truth, *matched, judge_against_adam(clipped, TRUTH, WINDOW_PAIR, window_notes, WINDOW_SCOPE)]
-
-
-def _compare_with_matched_adam(records: Sequence[Record]) -> Verdict:
-    """Judge whether the literal diagonal correction differs from Adam with the same α and β at all."""
-    [contrast] = compare_by_seed(records, TRUTH, [MATCHED_PAIR])
-    selected, scope = select(records, method=list(MATCHED_PAIR)), "against Adam with the same α and β"
-    others = [method for method in CORRECTED if method not in MATCHED_PAIR]
-    notes = f"{_describe_staleness(records)} {_describe_comparisons(records, others, 'adam_matched')}".rstrip()
-    why = describe_comparison(contrast, selected)
-    return make_verdict(11, why, [equivalent(contrast)], selected, notes, scope=scope, is_extra=True)
+    return [returns, truth, judge_against_adam(clipped, TRUTH, WINDOW_PAIR, window_notes, WINDOW_SCOPE)]
 
 
 def _describe_late_errors(records: Sequence[Record]) -> str:
@@ -105,20 +92,15 @@ def _describe_late_errors(records: Sequence[Record]) -> str:
     return describe_iqm(late_means(records, TRUTH), "Mean over the second half (IQM)")
 
 
-def _describe_staleness(records: Sequence[Record]) -> str:
-    """Describe how large corrections are, which says whether the literal diagonal corrects anything at all."""
-    return describe_iqm(late_means(records, "staleness"), "‖correction‖ / ‖momentum‖ in the second half (IQM)")
-
-
-def _describe_comparisons(records: Sequence[Record], methods: Sequence[str], reference: str) -> str:
-    """Describe the comparisons of those of the methods that were run with a reference; empty if there are none."""
+def _describe_others(records: Sequence[Record]) -> str:
+    """Describe the comparisons of the other methods with Adam."""
+    others = [method for method in SETTINGS if method not in PAPER_PAIR and select(records, method=method)]
     texts = [
         describe_contrast(contrast)
-        for method in methods
-        if select(records, method=method)
-        for contrast in compare_by_seed(records, TRUTH, [(method, reference)])
+        for method in others
+        for contrast in compare_by_seed(records, TRUTH, [(method, "adam")])
     ]
-    return f"Further comparisons, without Holm's correction: {'; '.join(texts)}." if texts else ""
+    return f"Further comparisons, without Holm's correction: {'; '.join(texts)}."
 
 
 FIGURE = Figure(
@@ -132,6 +114,6 @@ FIGURE = Figure(
     runs=runs,
     panels=panels,
     judge=judge,
-    cut=f"5 seeds and 5,000 steps, and only {', '.join(map(label, QUICK_METHODS))}, to save time.",
-    large_cut=f"5 seeds and 100,000 steps, and no oracle ({label('adam_oracle')}), {GPU_TIME_NOTE}",
+    cut=f"5 seeds and 5,000 steps, and only {JUDGED_LABELS}, to save time.",
+    large_cut=f"5 seeds and 100,000 steps, and only {JUDGED_LABELS}, {GPU_TIME_NOTE}",
 )

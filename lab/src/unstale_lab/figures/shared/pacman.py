@@ -153,6 +153,11 @@ def describe_window_correction(records: Sequence[Record]) -> str:
     return f"The full correction covers {size:,} parameters. In the second half (IQM): {'; '.join(texts)}."
 
 
+def describe_staleness(records: Sequence[Record]) -> str:
+    """Describe how large corrections are, which says whether a correction corrects anything at all."""
+    return describe_iqm(late_means(records, "staleness"), "‖correction‖ / ‖momentum‖ in the second half (IQM)")
+
+
 def _series_by_method(records: Sequence[Record], draw: Callable[[list[Record]], list[Series]]) -> list[Series]:
     return [series for group in _by_method(records).values() for series in draw(group)]
 
