@@ -989,7 +989,16 @@ def test_claim22_splits_time_into_passes_and_z():
     assert verdict.parts[0].found == (
         "extra time per step 3 ms, of which 2 ms (67 %) are passes through the network and 1 ms are Z and its products"
     )
-    assert verdict.why == "Passes through the network take 67 % of its extra time." and verdict.runs == len(own)
+    assert (
+        verdict.why == "Passes through the network take 67 % of the correction's extra time."
+        and verdict.runs == len(own)
+    )
+
+
+def test_claim22_averages_times_over_seeds():
+    times = phases(1, 3, 1) | {"correction": lambda run: 1e-3 * run.seed}  # 0 to 4 ms
+    [verdict] = find("claim22_time").judge(records("claim22_time", **times))
+    assert verdict.parts[0].found.startswith("extra time per step 4 ms, of which 2 ms (50 %) are")
 
 
 def test_claim22_is_undecided_if_no_extra_time_was_measured():

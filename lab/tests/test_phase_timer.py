@@ -104,7 +104,7 @@ def test_means_are_per_profiled_step(monkeypatch, interval):
             if step < WARMUP_STEPS + PROFILED_STEPS:
                 assert all(math.isnan(mean) for means in found.values() for mean in means)
             else:
-                assert found == {PASSES: pytest.approx([6e-6] * 3), CORRECTION: pytest.approx([12e-6] * 3)}
+                assert found == {PASSES: pytest.approx([2e-6] * 3), CORRECTION: pytest.approx([4e-6] * 3)}
     assert FakeProfiler.running is None
 
 
@@ -117,6 +117,7 @@ def test_the_clock_counts_all_entries_of_a_step(monkeypatch):
             with timer.phase(phase):
                 pass
     assert {name: mean.item() for name, mean in timer.means(1).items()} == {PASSES: 1.0, CORRECTION: 2.0}
+    assert {name: mean.tolist() for name, mean in timer.means(4).items()} == {PASSES: [0.25] * 4, CORRECTION: [0.5] * 4}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -5,7 +5,7 @@
 ``batch agreement``  the same per batch only, which large networks can afford
 ``trust``            staleness of the momentum since the last measurement, and the share of steps with a bounded
                      correction
-``phases``           seconds per step in passes through the network and in the correction, of kernels on a GPU
+``phases``           seconds per step and run in passes through the network and in the correction, of kernels on a GPU
                      (``phase_timer``)
 """
 
@@ -133,7 +133,7 @@ def trust(training: Training) -> dict[str, Tensor]:
 
 
 def phases(training: Training) -> dict[str, Tensor]:
-    """Return the mean seconds of each phase of a step, for all runs of the batch together, ``[runs]`` each."""
+    """Return the mean seconds per step of each phase, ``[runs]`` each."""
     assert training.phase_timer is not None
     return training.phase_timer.means(len(training.runs))
 

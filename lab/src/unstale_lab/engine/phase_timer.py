@@ -23,7 +23,7 @@ PROFILED_STEPS = 20  # a multiple of the steps between two updates of the dense 
 
 
 class PhaseTimer(ABC):
-    """Mean seconds per step of each phase."""
+    """Mean seconds per step and run of each phase."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -38,8 +38,11 @@ class PhaseTimer(ABC):
             yield
 
     def means(self, runs: int) -> dict[str, Tensor]:
-        """Return the mean seconds of each phase so far, the same for all ``[runs]``; NaN if none was timed."""
-        return {name: torch.full((runs,), mean, device=self._device) for name, mean in self._means().items()}
+        """Return the mean seconds of each phase so far, ``[runs]``; NaN if none was timed.
+
+        Runs of a batch are not timed apart. Each has the same share, so that batches of different sizes compare.
+        """
+        return {name: torch.full((runs,), mean / runs, device=self._device) for name, mean in self._means().items()}
 
     @abstractmethod
     def _timed(self, name: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..analysis.formatting import format_number
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
@@ -36,12 +38,14 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     Both are timed within the steps: passes through the network, those of Adam subtracted, and all else that the
     correction does.
     """
-    passes = {method: _last(records, method, "seconds in passes") for method in ("adam", "adam_dense")}
-    z = _last(records, "adam_dense", "seconds in the correction")
+    passes = {method: _seconds(records, method, "seconds in passes") for method in ("adam", "adam_dense")}
+    z = _seconds(records, "adam_dense", "seconds in the correction")
     part = _mostly_backward(passes["adam_dense"] - passes["adam"], z, len(select(records, method="adam_dense")))
     both = f"{_milliseconds(passes['adam'])} with Adam and {_milliseconds(passes['adam_dense'])} with the correction"
-    notes = f"Passes through the network take {both} per step of all seeds, Z and its products {_milliseconds(z)}."
-    share = f"passes through the network take {part.brief} of its extra time" if part.effect else part.found
+    notes = f"Passes through the network take {both} per step, Z and its products {_milliseconds(z)}."
+    share = (
+        f"passes through the network take {part.brief} of the correction's extra time" if part.effect else part.found
+    )
     return [make_verdict(22, sentence(share), [part], records, notes, scope="time")]
 
 
@@ -61,9 +65,9 @@ def _mostly_backward(backward: float, z: float, runs: int) -> Part:
     return Part(STATEMENT, answer, found, effect=effect, brief=f"{100 * max(share, 0.0):.0f} %")
 
 
-def _last(records: Sequence[Record], method: str, curve: str) -> float:
-    """Return the last value of a curve, which is the same for all seeds, because they are batched."""
-    return float(select(records, method=method)[0].curves[curve][-1])
+def _seconds(records: Sequence[Record], method: str, curve: str) -> float:
+    """Return the mean over seeds of the last value of a curve."""
+    return float(np.mean([record.curves[curve][-1] for record in select(records, method=method)]))
 
 
 def _milliseconds(seconds: float) -> str:
