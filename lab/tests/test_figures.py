@@ -378,7 +378,7 @@ def test_tabulate_requires_paired_lines():
 
 
 @pytest.mark.parametrize(
-    "name, count", [("fig3", 6), ("fig6", 3), ("fig10", 3), ("fig14", 7), ("fig16", 2), ("claim21", 10)]
+    "name, count", [("fig3", 6), ("fig6", 3), ("fig10", 2), ("fig14", 7), ("fig16", 2), ("claim21", 10)]
 )
 def test_figures_apply_holm_over_all_comparisons(name, count, monkeypatch):
     """The last Holm correction covers all comparisons of the verdict."""
@@ -721,19 +721,18 @@ def test_fig18_needs_small_errors():
     assert text.answer == "holds in part" and [part.answer for part in text.parts[4:]] == ["does not hold"] * 4
 
 
-@pytest.mark.parametrize(
-    "hurt, expected, answer", [(["diagonal"], 3.0, "holds"), (["diagonal", "oracle"], 1.0, "does not hold")]
-)
-def test_fig10_compares_with_the_oracle(hurt, expected, answer):
-    """Order may hurt other methods as well."""
+@pytest.mark.parametrize("hurt, expected", [(["diagonal"], 3.0), (["diagonal", "oracle"], 1.0)])
+def test_fig10_compares_with_the_oracle(hurt, expected):
+    """In the notes: whether order hurts other methods as well is not part of the claim."""
 
     def error(run: Run) -> float:
         is_hurt = "online" in run.problem and run.method in hurt
         return floor(run) * (2 if run.batch == 1 else 1) * (3 if is_hurt else 1)
 
     text, _ = find("fig10").judge(records("fig10", error))
-    assert [part.answer for part in text.parts] == ["holds", "holds", answer]
-    assert text.parts[2].effect.value == pytest.approx(expected, rel=0.05)
+    assert [part.answer for part in text.parts] == ["holds", "holds"]
+    found = re.search(r"μ\*, online / error of μ̂ diag relative to μ\*, from replay: ([0-9.]+)x", text.notes)
+    assert float(found[1]) == pytest.approx(expected, rel=0.05)
 
 
 def test_fig10_compares_errors_on_the_evaluation_set():

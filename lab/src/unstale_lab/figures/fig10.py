@@ -12,8 +12,8 @@ from ..analysis.formatting import describe_iqm, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate
 from ..analysis.trends import ratio
-from ..claims.contrast import compare_pairs, holm_corrected
-from ..claims.judging import make_verdict, worse
+from ..claims.contrast import compare_pairs
+from ..claims.judging import describe_contrast, make_verdict, worse
 from ..claims.sentences import describe_ratio, sentence
 from ..claims.verdict import Reading, Verdict
 from ..records import Record
@@ -72,10 +72,10 @@ def _with_online(records: Sequence[Record], reading: Reading) -> Panel:
 
 
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
-    """Judge three statements about the diagonal correction.
+    """Judge two statements about the diagonal correction.
 
     Batches of 1 hurt if the error is lower with batches of 16. They do not explain everything if the error with batches
-    of 1 is higher online than from replay, or further above that of the oracle, which order may hurt as well. Errors
+    of 1 is higher online than from replay. The notes compare this with the oracle, which order may hurt as well. Errors
     are those on the evaluation set in both readings, because the states of the training distribution differ: visited
     ones online, uniform ones from replay.
     """
@@ -93,28 +93,25 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     alphas = by_batch.values("alpha")
     largest = max(float(values[np.isfinite(values)].max(initial=1.0)) for values in relative.values())
     from_replay, online_pair = relative
-    pairs = [("μ̂ diag, batches of 1", "μ̂ diag, batches of 16"), ("μ̂ diag online", "μ̂ diag from replay")]
-    contrasts, _ = holm_corrected(
-        [
-            *compare_pairs(errors, pairs, worst, alphas),
-            *compare_pairs(relative, [(online_pair, from_replay)], largest, alphas),
-        ]
-    )
-    statements = (
-        "batches of 1 make μ̂ diag worse than batches of 16",
-        "with batches of 1 it is worse online than from replay",
-        "with batches of 1 it is further behind μ* online than from replay",
-    )
-    parts = [worse(contrast, statement=text) for text, contrast in zip(statements, contrasts, strict=True)]
-    of_batches, of_order, behind_oracle = contrasts
+    [behind_oracle] = compare_pairs(relative, [(online_pair, from_replay)], largest, alphas)
+    pairs = {
+        "batches of 1 make μ̂ diag worse than batches of 16": ("μ̂ diag, batches of 1", "μ̂ diag, batches of 16"),
+        "with batches of 1 it is worse online than from replay": ("μ̂ diag online", "μ̂ diag from replay"),
+    }
+    of_batches, of_order = contrasts = compare_pairs(errors, pairs.values(), worst, alphas)
+    parts = [worse(contrast, statement=text) for text, contrast in zip(pairs, contrasts, strict=True)]
     why = sentence(
         describe_ratio("with batches of 1, μ̂ diag has {} the error of batches of 16", of_batches),
         describe_ratio("online it has {} the error of replay", of_order),
-        describe_ratio("relative to μ*, its error is {} as large online", behind_oracle),
     )
     notes = " ".join(
-        describe_iqm(tabulate(select(group, batch=1)).final(), f"Batches of 1, {where} (IQM)")
-        for where, group in zip(single, _split(records), strict=True)
+        [
+            *(
+                describe_iqm(tabulate(select(group, batch=1)).final(), f"Batches of 1, {where} (IQM)")
+                for where, group in zip(single, _split(records), strict=True)
+            ),
+            f"Beyond the paper: {describe_contrast(behind_oracle)}.",
+        ]
     )
     return make_verdict(14, why, parts, selected, notes, reading)
 
