@@ -62,6 +62,7 @@ def record(
     score: float = 300.0,
     passes: float = 1e-3,
     correction: float = 1e-3,
+    on_gpu: bool = True,
     **counts,
 ) -> Record:
     """Return a record that ends with ``error``, or diverges half-way if it is infinite.
@@ -86,7 +87,8 @@ def record(
         if "diagonal" in run.method or "window" in run.method:
             own |= {"bounded": 0.1 * way, "staleness": way}
     if "phases" in run.measure:
-        own |= {"seconds in passes": np.full(51, passes), "seconds in the correction": np.full(51, correction)}
+        times = {"seconds in passes": passes, "seconds in the correction": correction}
+        own |= {("kernel " if on_gpu else "") + name: np.full(51, time) for name, time in times.items()}
     if not math.isfinite(error):
         own = {name: np.where(way > 0.5, inf, curve) for name, curve in own.items()}
     fields = {"parameters": 177, "numbers_kept": 177, "backward_passes": 1, "seconds": 1.0} | counts
@@ -989,7 +991,7 @@ def test_claim22_splits_time_into_passes_and_z():
         "extra time per step 3 ms, of which 2 ms (67 %) are passes through the network and 1 ms are Z and its products"
     )
     assert (
-        verdict.why == "Passes through the network take 67 % of the correction's extra time."
+        verdict.why == "On a GPU, passes through the network take 67 % of the correction's extra time."
         and verdict.runs == len(own)
     )
 
@@ -1002,7 +1004,14 @@ def test_claim22_averages_times_over_seeds():
 
 def test_claim22_is_undecided_if_no_extra_time_was_measured():
     [verdict] = find("claim22_time").judge(records("claim22_time", **phases(3, 1, 1)))
-    assert (verdict.answer, verdict.why) == ("undecided", "No extra time was measured.")
+    assert (verdict.answer, verdict.why) == ("undecided", "On a GPU, no extra time was measured.")
+
+
+@pytest.mark.parametrize("z", [0.1, 9])
+def test_claim22_is_not_decided_by_times_on_a_cpu(z):
+    [verdict] = find("claim22_time").judge(records("claim22_time", **phases(1, 3, z), on_gpu=lambda run: False))
+    assert verdict.answer == "undecided" and verdict.parts[0].effect.value == pytest.approx(2 / (2 + z))
+    assert re.search("^On a CPU, passes .* extra time; the paper's statement is about a GPU.$", verdict.why)
 
 
 @pytest.mark.parametrize(

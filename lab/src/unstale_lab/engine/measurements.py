@@ -5,8 +5,8 @@
 ``batch agreement``  the same per batch only, which large networks can afford
 ``trust``            staleness of the momentum since the last measurement, and the share of steps with a bounded
                      correction
-``phases``           seconds per step and run in passes through the network and in the correction, of kernels on a GPU
-                     (``phase_timer``)
+``phases``           seconds per step and run in passes through the network and in the correction; on a GPU those of
+                     kernels (``phase_timer``)
 """
 
 from __future__ import annotations

@@ -18,12 +18,15 @@ from torch import Tensor
 
 PASSES, CORRECTION = "seconds in passes", "seconds in the correction"
 PHASES = (PASSES, CORRECTION)  # of a step, in this order; a method without correction has the first alone
+OF_KERNELS = "kernel "  # what the names of kernel times begin with
 WARMUP_STEPS = 20  # not timed: the first steps allocate memory and choose kernels
 PROFILED_STEPS = 20  # a multiple of the steps between two updates of the dense correction's matrix
 
 
 class PhaseTimer(ABC):
     """Mean seconds per step and run of each phase."""
+
+    prefix = ""  # of the names under which the means are returned
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -42,7 +45,8 @@ class PhaseTimer(ABC):
 
         Runs of a batch are not timed apart. Each has the same share, so that batches of different sizes compare.
         """
-        return {name: torch.full((runs,), mean / runs, device=self._device) for name, mean in self._means().items()}
+        shares = {self.prefix + name: mean / runs for name, mean in self._means().items()}
+        return {name: torch.full((runs,), share, device=self._device) for name, share in shares.items()}
 
     @abstractmethod
     def _timed(self, name: str) -> Any:
@@ -77,6 +81,8 @@ class KernelTimer(PhaseTimer):
     The means are NaN until all of these steps are made. Kernels that autograd launches from a thread of its own are not
     seen; the engine uses autograd for second derivatives only.
     """
+
+    prefix = OF_KERNELS
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
