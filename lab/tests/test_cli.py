@@ -142,7 +142,7 @@ def test_show_says_all_about_a_run(call, store):
 def test_export_makes_a_store_from_which_the_same_report_is_written(call, store, tmp_path):
     code, printed, said = call("export", "fig3", "--store", store, "--to", tmp_path / "published")
     assert (code, printed) == (0, "")
-    assert said == [f"fig3 at scale smoke: 36 runs, in {tmp_path / 'published/batch-fig3.parquet'}"]
+    assert said == [f"fig3 at scale smoke: 36 runs, now in {tmp_path / 'published/batch-fig3.parquet'}"]
     assert [path.name for path in (tmp_path / "published").iterdir()] == ["batch-fig3.parquet"]
     for name in ("store", "published"):
         call("report", "--store", tmp_path / name, "--out", tmp_path / f"report of {name}")
@@ -161,6 +161,7 @@ def test_export_leaves_out_figures_that_are_not_complete(call, store, tmp_path):
         ((), "name at least one figure"),
         (("fig4", "fig3"), "not complete in .*: fig4;"),
         (("fig3", "--to", "store"), "is the store itself"),
+        (("all",), "no figure is complete in store"),
     ],
 )
 def test_export_refuses(call, store, tmp_path, monkeypatch, arguments, words):

@@ -223,13 +223,33 @@ def test_export_writes_each_run_once(store, tmp_path):
     published = Store(tmp_path / "published", warn=never)
     runs = [r.run for r in records]
     first = store.export(runs[:2], published, "fig3")
+    content = first.read_bytes()
     second = store.export(runs, published, "fig16")
     assert pq.read_table(second)["id"].to_pylist() == [runs[2].id]
-    assert store.export(runs[:2], published, "fig18") is None
-    content = first.read_bytes()
-    assert store.export(runs[:2], published, "fig3") == first and first.read_bytes() == content
-    store.export(runs[:1], published, "fig3")  # replaces the file
-    assert published.ids() == {runs[0].id, runs[2].id}
+    assert store.export(runs, published, "fig3") is None and store.export(runs[:1], published, "fig18") is None
+    assert first.read_bytes() == content
+
+
+def test_export_keeps_the_runs_that_a_file_has(store, tmp_path):
+    records = [record(seed) for seed in range(3)]
+    store.add(records[:2])
+    published = Store(tmp_path / "published", warn=never)
+    path = store.export([records[0].run], published, "fig3")
+    assert store.export([records[1].run], published, "fig3") == path
+    other = Store(tmp_path / "other", warn=never)
+    other.add(records[2:])
+    assert other.export([records[2].run], published, "fig3") == path
+    assert pq.read_table(path)["id"].to_pylist() == [r.run.id for r in records]
+    assert len(published.load([r.run for r in records])) == 3
+
+
+def test_export_keeps_double_precision(store, tmp_path):
+    exact = replace(record(precision="float64"), curves={"evaluation": np.array([1.0, 1 + 1e-12, 1e-300])})
+    store.add([exact])
+    published = Store(tmp_path / "published", warn=never)
+    store.export([exact.run], published, "claim24")
+    [copy] = published.load([exact.run]).values()
+    np.testing.assert_array_equal(copy.curves["evaluation"], exact.curves["evaluation"], strict=True)
 
 
 def test_export_of_missing_runs_writes_nothing(store, tmp_path):

@@ -144,8 +144,8 @@ def export(
     to: Annotated[Path, arg(metavar="FOLDER", help="the store that receives the runs")],
     store: StorePath = DEFAULT_STORE,
 ) -> None:
-    """Copy the runs of complete figures to another store, one file per figure, with curves in single precision. Each
-    figure is copied at the largest scale that is complete."""
+    """Copy the runs of complete figures to another store, one file per figure. Each figure is copied at the largest
+    scale that is complete. Runs that the other store has are kept as they are."""
     from .reproduce import figures_named, largest_scale
     from .store import Store
 
@@ -159,11 +159,13 @@ def export(
     incomplete = [figure.name for figure, scale in chosen if scale is None]
     if incomplete and "all" not in figures:
         raise UserError(f"not complete in {store}: {', '.join(incomplete)}; `unstale-lab list` counts their runs")
+    if len(incomplete) == len(chosen):
+        raise UserError(f"no figure is complete in {store}")
     target.require_writable()
     for figure, scale in chosen:
         if scale is not None:
             path = source.export(figure.runs(scale), target, figure.name)
-            where = f"in {path}" if path else "in the files of other figures"
+            where = f"now in {path}" if path else f"already in {to}"
             _inform(f"{figure.name} at scale {scale}: {len(unique(figure.runs(scale))):,} runs, {where}")
 
 

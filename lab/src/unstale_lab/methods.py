@@ -97,6 +97,8 @@ def horizon(run: Run) -> int:
 
 def results_version(run: Run) -> int:
     """Return the version of results in which runs like this one last changed, at most ``versions.RESULTS_VERSION``."""
+    if "phases" in run.measure:
+        return 3
     method = METHODS.get(run.method)
     return 2 if method is not None and method.correction == "oracle" and run.convention == "text" else 1
 

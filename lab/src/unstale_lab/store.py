@@ -79,27 +79,31 @@ class Store:
         return path
 
     def export(self, runs: Iterable[Run], to: Store, name: str) -> Path | None:
-        """Copies those of the runs that ``to`` lacks into one of its files, with curves in single precision.
+        """Copies those of the runs that ``to`` lacks into one of its files, beside the runs that the file has.
+
+        Curves are in single precision, unless a run was computed in double precision.
 
         Args:
-            name: of the file, which is replaced: ``"fig3"`` for ``batch-fig3.parquet``.
+            name: of the file: ``"fig3"`` for ``batch-fig3.parquet``.
 
         Returns:
-            The path of the file, or ``None`` if other files of ``to`` have all runs.
+            The path of the file, or ``None`` if ``to`` lacks no run.
 
         Raises:
             StoreError: a run is not in this store.
         """
         path = to.path / f"batch-{name}.parquet"
-        elsewhere = {id for file in to._files() if file != path for id in to._ids_of(file)}
-        wanted = {run.id: run for run in runs if run.id not in elsewhere}
+        have = to.ids()
+        wanted = {run.id: run for run in runs if run.id not in have}
         found = {id: self._stored(wanted[id], row) for id, row in self._rows(wanted.__contains__)}
         if missing := wanted.keys() - found.keys():
             raise StoreError(f"{len(missing)} of {len(wanted)} runs are not in {self.path}, for example {min(missing)}")
         if not found:
             return None
-        rows = [found[id] for id in wanted]  # in the order of the runs, so that equal runs give equal files
-        content = batch_file.encode_rows([row.record for row in rows], [row.provenance for row in rows], pa.float32())
+        rows = [*to._stored_in(path), *(found[id] for id in wanted)]
+        is_double = any(row.record.run.precision == "float64" for row in rows)
+        records, provenances = [row.record for row in rows], [row.provenance for row in rows]
+        content = batch_file.encode_rows(records, provenances, pa.float64() if is_double else pa.float32())
         with to._writing():
             write_file(path, content)
         to._ids.pop(path, None)
@@ -150,6 +154,11 @@ class Store:
             for _ in self._rows(repeated.__contains__):  # compares them
                 pass
         return len(paths)
+
+    def _stored_in(self, path: Path) -> list[StoredRun]:
+        """The runs in a file; none if it is missing."""
+        table = self._read(path)
+        return [] if table is None else [self._stored(batch_file.run_of(row), row) for row in batch_file.rows(table)]
 
     @staticmethod
     def _stored(run: Run, row: Mapping[str, Any]) -> StoredRun:

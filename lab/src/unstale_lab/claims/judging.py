@@ -254,7 +254,7 @@ def shown(claim: int, why: str, records: Sequence[Record], notes: str = "", read
 def at_reduced_scale(verdict: Verdict) -> Verdict:
     """Return the verdict of runs at a smaller scale than the paper's: they refute nothing, and confirm in part."""
     parts = tuple(
-        undecided(part, "not confirmed, but the run is too short to refute it")
+        undecided(part, "not confirmed; runs at a reduced scale refute nothing")
         if part.answer == "does not hold"
         else part
         for part in verdict.parts
@@ -317,11 +317,10 @@ def _in_settings(count: int, of: int, extreme: str, diverging: str) -> str:
 
 
 def _brief(contrast: Contrast) -> str:
-    """Describe the same without counts; exceptions only where methods are alike otherwise."""
+    """Describe the same without counts and exceptions."""
     texts = []
     if contrast.comparison is not None:
         texts = [format_briefly(contrast.ratio, contrast.comparison.interval, "x") + at(contrast.where)]
-        texts += _describe_exceptions(contrast) if contrast.is_equivalent() else []
     return "; ".join([*texts, *(f"{label(each.line)} diverges{at(each.where)}" for each in contrast.instabilities)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def sentence(*clauses: str) -> str:
 
 
 def after_steps(steps: int, of: int) -> str:
-    """Say how long runs are, and how long they are at the full scale.
+    """Say how long runs are, and how long they are in the paper.
 
     >>> after_steps(100_000, 500_000), after_steps(500_000, 500_000)
     ('after 100,000 of 500,000 steps', 'after 500,000 steps')
@@ -61,8 +62,8 @@ def relative_to(reference: str, contrasts: Iterable[Contrast]) -> list[Contrast]
 def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
     """Say how large the errors of several methods are, relative to the same ``b``, and where methods diverge.
 
-    “μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x”, or, if nothing diverges, “μ* has
-    0.98x the error of μ, and μ̂ 0.997x”.
+    “μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x over all learning rates”, or, if
+    nothing diverges, “μ* has 0.98x the error of μ, and μ̂ 0.997x”.
     """
     compared = [contrast for contrast in contrasts if contrast.comparison is not None]
     if not any(contrast.instabilities for contrast in contrasts):
@@ -71,9 +72,10 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
         texts += [f"{name(each.a)} {format_times(each.ratio)}" for each in others]
         return f"{', '.join(texts[:-1])}, and {texts[-1]}" if others else texts[0]
     texts, described = [], set()
+    everywhere = " over all learning rates" if any(contrast.where for contrast in compared) else ""
     for contrast in compared:
         of = "" if texts else f" the error of {name(contrast.b)}"
-        text = f"{name(contrast.a)} has {format_times(contrast.ratio)}{of}{at(contrast.where)}"
+        text = f"{name(contrast.a)} has {format_times(contrast.ratio)}{of}{at(contrast.where) or everywhere}"
         for each in contrast.instabilities:
             if each.line == contrast.a:
                 text += f" and diverges{at(each.where)}"
@@ -92,24 +94,30 @@ def describe_ratio(text: str, contrast: Contrast, name: Name = label) -> str:
 def describe_ratios(text: str, contrasts: Mapping[str, Contrast], name: Name = label) -> str:
     """Fill the ratios of several comparisons into a text with one pair of braces, and say what diverges.
 
-    “values drift 0.019x (μ) and 0.16x (μ*) as far as with MLPs; μ̂ with RBF features diverges”
+    “values drift 0.019x (μ) and 0.16x (μ* at α ≤ 0.1) as far as with MLPs; μ̂ with RBF features diverges”
     """
-    ratios = [f"{format_times(c.ratio)} ({key})" for key, c in contrasts.items() if c.comparison is not None]
+    ratios = [
+        f"{format_times(c.ratio)} ({key}{at(c.where)})" for key, c in contrasts.items() if c.comparison is not None
+    ]
     diverging = describe_divergences((each for c in contrasts.values() for each in c.instabilities), name)
     return joined(text.format(listed(ratios)) if ratios else "", diverging)
 
 
 def describe_spread(contrasts: Sequence[Contrast]) -> str:
-    """Say how much methods differ that are all compared with one another, and in how many settings much more."""
+    """Say how much methods differ that are all compared with one another, and in how many settings much more.
+
+    The bound is rounded up.
+    """
     ratios = [max(c.ratio, 1 / c.ratio) for c in contrasts if c.comparison is not None]
-    texts = (
-        [f"the typical errors of any two methods are within {format_times(max(ratios, default=1.0))} of each other"]
-        if ratios
-        else []
-    )
+    texts = []
+    if ratios:
+        bound = math.ceil(100 * max(ratios)) / 100
+        texts.append(f"the typical errors of any two methods are within {bound:.2f}x of each other")
     most = max((c.exceptions for c in contrasts), key=lambda found: found.lower + found.higher)
     if exceptions := most.lower + most.higher:
-        texts.append(f"in {exceptions} of {most.of} settings one diverges or has more than {MUCH:g}x the error")
+        texts.append(
+            f"in up to {exceptions} of {most.of} settings one of two methods diverges or has more than {MUCH:g}x the error"
+        )
     return joined(*texts, describe_divergences(each for c in contrasts for each in c.instabilities))
 
 

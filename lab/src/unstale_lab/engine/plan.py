@@ -81,8 +81,11 @@ def memory_bytes(run: Run) -> float:
 
 
 def _shape(run: Run) -> tuple:
-    """The settings that runs of a batch share: all but seed, α and usually β. Control runs are trained alone."""
-    if is_control(run):
+    """The settings that runs of a batch share: all but seed, α and usually β.
+
+    Control runs are trained alone. So are runs whose phases are timed, because runs of a batch overlap on a GPU.
+    """
+    if is_control(run) or "phases" in run.measure:
         return (run,)
     together = {"seed", "alpha"} if methods.has_one_beta(run) else {"seed", "alpha", "beta"}
     return tuple(getattr(run, f.name) for f in fields(run) if f.name not in together)

@@ -13,7 +13,7 @@ from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, clip_errors, iqm
 from ..claims.contrast import compare_quantity, holm_corrected
 from ..claims.judging import better, make_verdict, no_higher, undecided, within
-from ..claims.sentences import after_steps, describe_ratio, sentence, two_decimals
+from ..claims.sentences import describe_ratio, sentence, two_decimals
 from ..claims.verdict import Verdict
 from ..records import Record
 from .claim23 import GAME_STEPS, MIN_STEPS_TO_JUDGE, with_valid_scores
@@ -110,10 +110,8 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
     ]
     is_extra = method == "adam_window"
     scope = f"{algorithm}, full correction (window)" if is_extra else algorithm
-    grid = PPO_GRID if algorithm == "PPO" else SARSA_GRID
-    when = after_steps(steps, grid.paper["steps"])
     why = sentence(
-        f"{when}, {describe_ratio('drift is {} that with Adam', drift)}",
+        f"after {steps:,} steps, {describe_ratio('drift is {} that with Adam', drift)}",
         describe_ratio("scores are {}", score),
         "" if about.effect is None else f"the cosine is {two_decimals(about.effect.value)}",
     )

@@ -13,7 +13,7 @@ from ..analysis.panels import Panel
 from ..analysis.run_table import RunTable, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.judging import make_verdict, undecided
-from ..claims.sentences import after_steps, listed, sentence
+from ..claims.sentences import listed, sentence
 from ..claims.verdict import Answer, Effect, Part, Verdict
 from ..records import Record
 from .figure import Figure
@@ -81,7 +81,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         for method in table.records
     ]
     why = sentence(
-        f"{after_steps(steps, GRID.paper['steps'])}, mean scores {' and '.join(SCORES.values())} are {listed(scores)}",
+        f"after {steps:,} steps, mean scores {' and '.join(SCORES.values())} are {listed(scores)}",
         f"random play scores {RANDOM_SCORE}",
     )
     return [make_verdict(23, why, parts, records, note)]

@@ -63,9 +63,9 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     memory = {method: format_times(max(_relative_memory(method, records))) for method in ("full", "diagonal")}
     passes = {str(_extra_passes(method, records)) for method in memory}
     why = (
-        f"μ̂ stores up to {memory['full']} the {PAPER_MEMORY['full'][0]} elements that the paper counts, μ̂ diag up to "
-        f"{memory['diagonal']} the {PAPER_MEMORY['diagonal'][0]}: n more for the last displacement. Backward passes "
-        f"added per batch: {listed(sorted(passes))}; in the paper, {PAPER_EXTRA_PASSES}."
+        f"μ̂ stores up to {memory['full']} the {PAPER_MEMORY['full'][0]} elements that the paper counts, mostly because "
+        f"it buffers samples; μ̂ diag stores up to {memory['diagonal']} the {PAPER_MEMORY['diagonal'][0]}, because it "
+        f"keeps the last displacement. Backward passes added per batch: {listed(sorted(passes))}; in the paper, {PAPER_EXTRA_PASSES}."
     )
     return [make_verdict(25, why, parts, records, NOTE)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..analysis.formatting import format_times, label
+from ..claims.contrast import SIGNIFICANCE_LEVEL
 from ..claims.judging import MIN_RELEVANT_RATIO
 from ..claims.verdict import READING_NAMES, READINGS, Reading
 from .tally import describe_tally
@@ -110,25 +111,26 @@ def _size(part: Mapping[str, Any]) -> str:
 
 
 def describe_reduced(records: Iterable[Mapping[str, Any]]) -> str:
-    """Describe the answers about images; empty if none was measured, or some at the paper's scale."""
+    """Describe the answers about images; empty if none was measured, or one entirely at the paper's scale."""
     chosen = [record for record in records if record["number"] in IMAGES and record["verdicts"]]
-    if not chosen or any(verdict["scale"] == "paper" for record in chosen for verdict in record["verdicts"]):
+    if not chosen or any(all(v["scale"] == "paper" for v in record["verdicts"]) for record in chosen):
         return ""
     return (
         "The runs on SVHN and MsPacman are smaller than the paper's and can refute nothing: of "
-        f"{len(chosen)} claims, {describe_tally(chosen, 'text')}."
+        f"{len(chosen)} claims, as described in the text, {describe_tally(chosen, 'text')}."
     )
 
 
 def _outcome(part: Mapping[str, Any]) -> Outcome:
-    """Return how the correction changes the error, by the interval of the ratio."""
-    effect = part["effect"]
+    """Return how the correction changes the error, by the interval of the ratio and the test."""
+    effect, comparison = part["effect"], part["comparison"]
     if not effect:
         return "diverges" if tuple(part["unstable"]) == ("full",) else "incomparable"
     low, high = effect["interval"] or (effect["value"], effect["value"])
-    if high < 1 / MIN_RELEVANT_RATIO:
+    is_significant = comparison is None or comparison["p_holm"] < SIGNIFICANCE_LEVEL
+    if is_significant and high < 1 / MIN_RELEVANT_RATIO:
         return "lower"
-    if low > MIN_RELEVANT_RATIO:
+    if is_significant and low > MIN_RELEVANT_RATIO:
         return "higher"
     return "equal" if low >= 1 / MIN_RELEVANT_RATIO and high <= MIN_RELEVANT_RATIO else "unclear"
 
@@ -138,9 +140,7 @@ def _main_result(record: Mapping[str, Any], reading: Reading) -> str:
     verdict = _main_verdict(record, reading)
     if verdict is None:
         return ""
-    # Exceptions in single settings are among the numbers of the claim.
-    clauses = [each for each in verdict["parts"][0]["brief"].split("; ") if not each.endswith(" settings")]
-    text = "; ".join(clauses).replace(f"{label('full')} diverges", "it diverges")
+    text = verdict["parts"][0]["brief"].replace(f"{label('full')} diverges", "it diverges")
     return text + (" (a reduced scale)" if verdict["scale"] != "paper" else "")
 
 
