@@ -161,7 +161,6 @@ def test_export_leaves_out_figures_that_are_not_complete(call, store, tmp_path):
         ((), "name at least one figure"),
         (("fig4", "fig3"), "not complete in .*: fig4;"),
         (("fig3", "--to", "store"), "is the store itself"),
-        (("all",), "no figure is complete in store"),
     ],
 )
 def test_export_refuses(call, store, tmp_path, monkeypatch, arguments, words):
@@ -169,6 +168,11 @@ def test_export_refuses(call, store, tmp_path, monkeypatch, arguments, words):
     to = () if "--to" in arguments else ("--to", "published")
     code, _, [line] = call("export", *arguments, *to, "--store", "store")
     assert code == 2 and re.search(words, line) and not (tmp_path / "published").exists()
+
+
+def test_export_all_refuses_an_empty_store(call, tmp_path):
+    code, _, [line] = call("export", "all", "--store", tmp_path / "empty", "--to", tmp_path / "published")
+    assert code == 2 and "no figure is complete in" in line and not (tmp_path / "published").exists()
 
 
 def test_report_prints_where_it_is(call, store, tmp_path):

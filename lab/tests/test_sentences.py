@@ -42,7 +42,7 @@ def test_errors_with_divergences():
     full = contrast("full", 0.827, full="α = 0.5")
     assert describe_errors([full]) == "μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5"
     assert describe_errors([full, contrast("oracle", 0.49)]) == (
-        "μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x"
+        "μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x over all learning rates"
     )
     reference = contrast("full", 0.967, momentum="α = 0.5")
     assert describe_errors([reference]) == "μ̂ has 0.97x the error of μ at α ≤ 0.1; μ diverges at α = 0.5"
@@ -79,12 +79,24 @@ def test_ratio_is_filled_in():
     )
 
 
+def test_ratios_say_at_which_learning_rates_they_are():
+    restricted = contrast("full", 2.0, full="α = 0.5")
+    assert describe_ratios("{} of it", {"a": restricted, "b": contrast("oracle", 0.1)}) == (
+        "2.00x (a at α ≤ 0.1) and 0.10x (b) of it; μ̂ diverges at α = 0.5"
+    )
+
+
 @pytest.mark.parametrize(
-    ("settings", "more"), [(0, ""), (2, "; in 2 of 8 settings one diverges or has more than 1.5x the error")]
+    ("settings", "more"),
+    [(0, ""), (2, "; in up to 2 of 8 settings one of two methods diverges or has more than 1.5x the error")],
 )
 def test_spread_is_the_largest_ratio_in_either_direction(settings, more):
     contrasts = [contrast("full", 0.8), contrast("oracle", 1.1, settings=settings)]
     assert describe_spread(contrasts) == f"the typical errors of any two methods are within 1.25x of each other{more}"
+
+
+def test_bound_of_the_spread_is_rounded_up():
+    assert describe_spread([contrast("full", 1.031)]).endswith("within 1.04x of each other")
 
 
 def test_reference_is_the_second_of_each_pair():

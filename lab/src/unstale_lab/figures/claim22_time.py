@@ -85,8 +85,9 @@ FIGURE = Figure(
     name="claim22_time",
     title="MsPacman, small network: time of the dense correction",
     claims=(22,),
-    settings="The network, α, β and batches of claim 22; 100 steps of 5 seeds, one after the other. Passes through the network and "
-    "the rest of the correction are timed apart: by the clock on a CPU, by the kernels of 20 steps on a GPU.",
+    settings="The network, α, β and batches of claim 22; 100 steps of 5 seeds, one after the other. Passes through the "
+    "network and the rest of the correction are timed apart: by the clock on a CPU, by the kernels of 20 steps on a "
+    "GPU.",
     runs=GRID,
     panels=panels,
     judge=judge,

@@ -65,7 +65,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     why = (
         f"μ̂ stores up to {memory['full']} the {PAPER_MEMORY['full'][0]} elements that the paper counts, mostly because "
         f"it buffers samples; μ̂ diag stores up to {memory['diagonal']} the {PAPER_MEMORY['diagonal'][0]}, because it "
-        f"keeps the last displacement. Backward passes added per batch: {listed(sorted(passes))}; in the paper, {PAPER_EXTRA_PASSES}."
+        f"keeps the last displacement. Backward passes added per batch: {listed(sorted(passes))}; in the paper, "
+        f"{PAPER_EXTRA_PASSES}."
     )
     return [make_verdict(25, why, parts, records, NOTE)]
 
