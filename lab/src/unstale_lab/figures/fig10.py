@@ -61,12 +61,11 @@ def _paper_panel(records: Sequence[Record], reading: Reading) -> Panel:
 
 
 def _with_online(records: Sequence[Record], reading: Reading) -> Panel:
-    """Return interquartile means over batch size, and those online beside batches of 1."""
+    """Return interquartile means over batch size, and those online beside batches of 1: on the evaluation set."""
     replay, online = _split(records)
-    panel = sensitivity_panel(replay, "batch", curve=ERROR_CURVES[reading])
+    panel = sensitivity_panel(replay, "batch")
     lines = [
-        replace(line, label=f"{label(line.method)} online", dashed=True)
-        for line in sensitivity_curves(online, "batch", curve=ERROR_CURVES[reading])
+        replace(line, label=f"{label(line.method)} online", dashed=True) for line in sensitivity_curves(online, "batch")
     ]
     return replace(panel, title=titled(panel.title, reading), series=[*panel.series, *lines])
 
