@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,6 +30,26 @@ def label(line: str) -> str:
 def capitalized(text: str) -> str:
     """Return the text with its first letter in upper case, unless that is a symbol such as μ."""
     return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Join the items of a list.
+
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def listed_clauses(texts: Iterable[str]) -> str:
+    """Join items that may contain "and" themselves.
+
+    >>> listed_clauses(["a"]), listed_clauses(["a", "b"]), listed_clauses(["a", "b", "c"])
+    ('a', 'a, and b', 'a, b, and c')
+    """
+    *others, last = texts
+    return f"{', '.join(others)}, and {last}" if others else last
 
 
 def format_number(value: float | None) -> str:

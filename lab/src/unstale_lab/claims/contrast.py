@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ..analysis import statistics
-from ..analysis.formatting import label
+from ..analysis.formatting import label, listed
 from ..analysis.run_table import RunTable
 from ..analysis.statistics import (
     MAX_LOG_RATIO,
@@ -269,8 +269,7 @@ def format_levels(symbol: str, chosen: Sequence[float], values: Sequence[float])
         return f"{symbol} ≤ {chosen[-1]:g}"
     if len(chosen) > 1 and chosen == values[-len(chosen) :]:
         return f"{symbol} ≥ {chosen[0]:g}"
-    *others, last = (f"{value:g}" for value in chosen)
-    return f"{symbol} = {', '.join(others)} and {last}" if others else f"{symbol} = {last}"
+    return f"{symbol} = {listed(f'{value:g}' for value in chosen)}"
 
 
 def at(where: str) -> str:

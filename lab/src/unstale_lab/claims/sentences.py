@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..analysis.formatting import capitalized, format_times, label
+from ..analysis.formatting import capitalized, format_times, label, listed, listed_clauses
 from .contrast import MUCH, Contrast, Instability, at
 
 Name = Callable[[str], str]
@@ -19,16 +19,6 @@ def two_decimals(value: float) -> str:
     ('−0.87', '1.00')
     """
     return f"{value:.2f}".replace("-", "−")
-
-
-def listed(texts: Sequence[str]) -> str:
-    """Join the items of a list.
-
-    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
-    ('a', 'a and b', 'a, b and c')
-    """
-    *others, last = texts
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def joined(*clauses: str) -> str:
@@ -70,7 +60,7 @@ def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
         first, *others = compared
         texts = [f"{name(first.a)} has {format_times(first.ratio)} the error of {name(first.b)}"]
         texts += [f"{name(each.a)} {format_times(each.ratio)}" for each in others]
-        return f"{', '.join(texts[:-1])}, and {texts[-1]}" if others else texts[0]
+        return listed_clauses(texts)
     texts, described = [], set()
     everywhere = " over all learning rates" if any(contrast.where for contrast in compared) else ""
     for contrast in compared:

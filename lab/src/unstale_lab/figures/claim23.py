@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..analysis.curves import learning_curves
-from ..analysis.formatting import format_number, label
+from ..analysis.formatting import format_number, label, listed
 from ..analysis.panels import Panel
 from ..analysis.run_table import RunTable, tabulate
 from ..analysis.statistics import Array, iqm
 from ..claims.judging import make_verdict, undecided
-from ..claims.sentences import listed, sentence
+from ..claims.sentences import sentence
 from ..claims.verdict import Answer, Effect, Part, Verdict
 from ..records import Record
 from .figure import Figure

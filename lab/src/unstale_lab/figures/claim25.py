@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..analysis.formatting import format_times, label
+from ..analysis.formatting import format_times, label, listed
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import select
 from ..claims.judging import decide, make_verdict
-from ..claims.sentences import listed
 from ..claims.verdict import Part, Verdict
 from ..records import Record
 from .figure import Figure

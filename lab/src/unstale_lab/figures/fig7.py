@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..analysis.curves import MSE, series_with_band
-from ..analysis.formatting import describe_iqm, format_briefly, format_estimate, format_number, label
+from ..analysis.formatting import describe_iqm, format_briefly, format_estimate, format_number, label, listed
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
 from ..analysis.statistics import Array, iqm
 from ..analysis.trends import MIN_LEVELS, by_level, rank_correlations
 from ..claims.judging import confidence_interval, decide, make_verdict
-from ..claims.sentences import listed, two_decimals
+from ..claims.sentences import two_decimals
 from ..claims.verdict import Effect, Part, Reading, Verdict
 from ..records import Record
 from .fig6 import FIGURE as FIGURE_6

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..analysis.formatting import format_times, label
+from ..analysis.formatting import format_times, label, listed_clauses
 from ..claims.contrast import SIGNIFICANCE_LEVEL
 from ..claims.judging import MIN_RELEVANT_RATIO
 from ..claims.verdict import READING_NAMES, READINGS, Reading
@@ -79,17 +79,12 @@ def _describe_control(by_number: Mapping[int, Mapping[str, Any]]) -> str:
     others = [f"{verb} in {outcomes.count(each)}" for each, verb in OUTCOME_VERBS.items() if each in outcomes]
     partly = sum(bool(part["effect"]) and "full" in part["unstable"] for part in measured)
     others += [f"diverges at some learning rates, which are left out, in {partly}"] if partly else []
-    rest = f" It {_join(others)}." if others else ""
+    rest = f" It {listed_clauses(others)}." if others else ""
     return (
         f"On small control problems, the paper's correction lowers the error of momentum{size} in "
         f"{len(ratios) or 'none'} of {len(parts)} experiments: {len(BOOTSTRAPPED)} problems, each as described in the "
         f"text and as the authors ran it.{rest}"
     )
-
-
-def _join(texts: Sequence[str]) -> str:
-    *others, last = texts
-    return f"{', '.join(others)}, and {last}" if others else last
 
 
 def _describe_range(ratios: Sequence[float]) -> str:

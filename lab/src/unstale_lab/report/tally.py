@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..analysis.formatting import capitalized
+from ..analysis.formatting import capitalized, listed
 from ..claims.judging import combine_answers
 from ..claims.paper import CLAIMS, Claim
 from ..claims.verdict import ANSWER_VERBS, ANSWERS, READINGS, Answer, Reading
@@ -67,8 +67,7 @@ def claims_by_answer(records: Iterable[Mapping[str, Any]], reading: Reading) -> 
 def describe_tally(records: Sequence[Mapping[str, Any]], reading: Reading) -> str:
     """Return how many claims hold for a reading: "7 hold, 10 hold in part and 2 are shown only"."""
     counts = {answer: len(claims) for answer, claims in claims_by_answer(records, reading).items()}
-    *texts, last = [f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count]
-    return f"{', '.join(texts)} and {last}" if texts else last
+    return listed(f"{count} {ANSWER_VERBS[answer][count != 1]}" for answer, count in counts.items() if count)
 
 
 @dataclass(frozen=True)
