@@ -366,6 +366,16 @@ def test_ties_are_equivalent_and_not_better():
     )
 
 
+@pytest.mark.parametrize(
+    ("width", "holm", "expected"),
+    [(1.02, 0.3, "undecided"), (1.05, 0.3, "does not hold"), (1.02, 0.01, "holds")],
+)
+def test_small_improvement_without_a_significant_test_decides_nothing(width, holm, expected):
+    """Its interval says that it is better, and its test does not."""
+    assert better(contrast(0.96, holm, width)).answer == expected
+    assert worse(contrast(1 / 0.96, holm, width)).answer == expected
+
+
 def test_holm_covers_all_tests_of_a_verdict():
     a, b = np.random.default_rng(0).exponential(size=(2, 1, 20))
     errors = {"a": a, "b": b, "c": 0.9 * a}

@@ -44,6 +44,11 @@ def test_batches_are_split_by_work_and_by_memory(monkeypatch):
     assert [len(batch) for batch in plan(runs, "cpu")] == [3] * 4
 
 
+def test_runs_whose_phases_are_timed_are_trained_alone():
+    runs = grid(method="adam_dense", measure=("phases",), seed=list(range(3)), **SETTINGS)
+    assert [len(batch) for batch in plan(runs, "cpu")] == [1, 1, 1]
+
+
 def test_per_sample_gradients_of_a_network():
     network = build_network(Run(), problems.load("mountain_car_scaled"))
     # Inputs (with a one for the bias) and output gradients of 4 layers, for a state and its successor.

@@ -42,7 +42,10 @@ def test_errors_with_divergences():
     full = contrast("full", 0.827, full="α = 0.5")
     assert describe_errors([full]) == "μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5"
     assert describe_errors([full, contrast("oracle", 0.49)]) == (
-        "μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x over all learning rates"
+        "μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; over all learning rates, μ* has 0.49x"
+    )
+    assert describe_errors([full, contrast("oracle", 0.49), contrast("diagonal", 0.7)]).endswith(
+        "diverges at α = 0.5; over all learning rates, μ* has 0.49x, and μ̂ diag 0.70x"
     )
     reference = contrast("full", 0.967, momentum="α = 0.5")
     assert describe_errors([reference]) == "μ̂ has 0.97x the error of μ at α ≤ 0.1; μ diverges at α = 0.5"

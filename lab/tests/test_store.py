@@ -199,7 +199,7 @@ def test_export_copies_runs_and_their_provenance(store, tmp_path):
     store.add([wanted[1]], HERE | {"device": "fingers"})
     published = Store(tmp_path / "published", warn=never)
     path = store.export([r.run for r in wanted], published, "fig3")
-    assert path == tmp_path / "published/batch-fig3.parquet" and published.ids() == {r.run.id for r in wanted}
+    assert [path] == [*published.path.glob("batch-fig3-*.parquet")] and published.ids() == {r.run.id for r in wanted}
     for original in wanted:
         copy, before = published.find(original.run.id), store.find(original.run.id)
         assert copy.provenance == before.provenance
@@ -230,17 +230,31 @@ def test_export_writes_each_run_once(store, tmp_path):
     assert first.read_bytes() == content
 
 
-def test_export_keeps_the_runs_that_a_file_has(store, tmp_path):
+def test_export_keeps_the_files_of_the_other_store(store, tmp_path):
     records = [record(seed) for seed in range(3)]
     store.add(records[:2])
     published = Store(tmp_path / "published", warn=never)
-    path = store.export([records[0].run], published, "fig3")
-    assert store.export([records[1].run], published, "fig3") == path
+    first = store.export([records[0].run], published, "fig3")
+    content = first.read_bytes()
+    second = store.export([records[0].run, records[1].run], published, "fig3")
     other = Store(tmp_path / "other", warn=never)
     other.add(records[2:])
-    assert other.export([records[2].run], published, "fig3") == path
-    assert pq.read_table(path)["id"].to_pylist() == [r.run.id for r in records]
+    third = other.export([records[2].run], published, "fig3")
+    assert len({first, second, third}) == 3 and first.read_bytes() == content
     assert len(published.load([r.run for r in records])) == 3
+
+
+def test_export_keeps_files_with_outdated_results(store, tmp_path, monkeypatch):
+    records = [record(0), record(1, method="diagonal")]
+    store.add(records)
+    store.add([record(2)])
+    published = Store(tmp_path / "published", warn=list)
+    outdated = store.export([r.run for r in records], published, "fig3")
+    content = outdated.read_bytes()
+    monkeypatch.setattr("unstale_lab.batch_file.results_version", lambda run: 1 + (run.method == "diagonal"))
+    assert not Store(published.path, warn=list).ids()
+    store.export([Run(seed=2)], published, "fig3")
+    assert outdated.read_bytes() == content
 
 
 def test_export_keeps_double_precision(store, tmp_path):

@@ -144,8 +144,8 @@ def export(
     to: Annotated[Path, arg(metavar="FOLDER", help="the store that receives the runs")],
     store: StorePath = DEFAULT_STORE,
 ) -> None:
-    """Copy the runs of complete figures to another store, one file per figure. Each figure is copied at the largest
-    scale that is complete. Runs that the other store has are kept as they are."""
+    """Copy the runs of complete figures to another store: for each figure, one new file with the runs that the store
+    lacks. Each figure is copied at the largest scale that is complete."""
     from .reproduce import figures_named, largest_scale
     from .store import Store
 

@@ -35,7 +35,7 @@ DIAGONAL = Style("#008060", "#35c79a", "^")
 OURS = Style("#a3196f", "#f08fce", "*", (9, 2.5, 2.5, 2.5), layer=0)
 FROZEN = Style("#5c4a00", "#ffe94a", "P")
 SECOND_ORDER = OTHER_BASELINE = Style("#6f42c1", "#a37cff", "X")
-WINDOW = Style("#00829b", "#5fd3e8", "<", (6, 2, 1.5, 2, 1.5, 2))  # of this library, too
+WINDOW = Style("#00829b", "#5fd3e8", "<", (6, 2, 1.5, 2, 1.5, 2))  # not in the paper: dashed, as OURS is
 PER_SAMPLE = Style("#b3202c", "#ff8a8a", ">")
 ACTUAL_STEP_DIAGONAL = Style("#6b7280", "#a9b1bd", "v")
 

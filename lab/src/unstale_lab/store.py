@@ -2,8 +2,8 @@
 
 A row is a run: its id, its settings, its curves, and its provenance. Any tool that reads Parquet reads the directory,
 for example ``pandas.read_parquet("runs/store")``. Files are written atomically and never changed, so processes share a
-store without locks, and a killed process loses only the batch that it was computing. ``Store.export`` writes another
-kind of file, which is made to be published: all runs of a figure.
+store without locks, and a killed process loses only the batch that it was computing. ``Store.export`` writes files of
+another kind, to be published: the runs of a figure, with curves in single precision.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Store:
         return path
 
     def export(self, runs: Iterable[Run], to: Store, name: str) -> Path | None:
-        """Copies those of the runs that ``to`` lacks into one of its files, beside the runs that the file has.
+        """Copies those of the runs that ``to`` lacks, as one new file.
 
         Curves are in single precision, unless a run was computed in double precision.
 
         Args:
-            name: of the file: ``"fig3"`` for ``batch-fig3.parquet``.
+            name: what the name of the file contains: ``"fig3"`` for ``batch-fig3-....parquet``.
 
         Returns:
             The path of the file, or ``None`` if ``to`` lacks no run.
@@ -92,7 +92,6 @@ class Store:
         Raises:
             StoreError: a run is not in this store.
         """
-        path = to.path / f"batch-{name}.parquet"
         have = to.ids()
         wanted = {run.id: run for run in runs if run.id not in have}
         found = {id: self._stored(wanted[id], row) for id, row in self._rows(wanted.__contains__)}
@@ -100,13 +99,14 @@ class Store:
             raise StoreError(f"{len(missing)} of {len(wanted)} runs are not in {self.path}, for example {min(missing)}")
         if not found:
             return None
-        rows = [*to._stored_in(path), *(found[id] for id in wanted)]
+        rows = [found[id] for id in wanted]
         is_double = any(row.record.run.precision == "float64" for row in rows)
         records, provenances = [row.record for row in rows], [row.provenance for row in rows]
         content = batch_file.encode_rows(records, provenances, pa.float64() if is_double else pa.float32())
+        path = to.path / _file_name([*wanted.values()], f"{name}-")
         with to._writing():
-            write_file(path, content)
-        to._ids.pop(path, None)
+            to.path.mkdir(parents=True, exist_ok=True)
+            write_file(path, content, overwrite=False)
         return path
 
     def require_writable(self) -> None:
@@ -154,11 +154,6 @@ class Store:
             for _ in self._rows(repeated.__contains__):  # compares them
                 pass
         return len(paths)
-
-    def _stored_in(self, path: Path) -> list[StoredRun]:
-        """The runs in a file; none if it is missing."""
-        table = self._read(path)
-        return [] if table is None else [self._stored(batch_file.run_of(row), row) for row in batch_file.rows(table)]
 
     @staticmethod
     def _stored(run: Run, row: Mapping[str, Any]) -> StoredRun:
@@ -253,11 +248,11 @@ class Store:
             raise StoreError(f"cannot write to the store {self.path}: {_reason(error)}") from error
 
 
-def _file_name(runs: Sequence[Run]) -> str:
+def _file_name(runs: Sequence[Run], prefix: str = "") -> str:
     """The same for the same runs. Results of another version have another name, so that both can be stored."""
     digest = hashlib.sha256(" ".join(sorted(run.id for run in runs)).encode()).hexdigest()[:12]
     version = max(results_version(run) for run in runs)
-    return f"batch-{digest}.parquet" if version == 1 else f"batch-v{version}-{digest}.parquet"
+    return f"batch-{prefix}{'' if version == 1 else f'v{version}-'}{digest}.parquet"
 
 
 def _reserve(path: Path) -> Path:

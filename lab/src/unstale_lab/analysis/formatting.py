@@ -98,13 +98,13 @@ def format_ratio(ratio: float, ends: Sequence[float]) -> str:
     return f"{value} (95 % CI {low} to {high})"
 
 
-def format_briefly(value: float, ends: Sequence[float], unit: str = "") -> str:
+def format_briefly(value: float, ends: Sequence[float], is_ratio: bool = False) -> str:
     """Format a number with its interval for a table.
 
-    >>> format_briefly(0.5412, (0.49, 0.601), "x"), format_briefly(-0.2, (-0.5, 0.1))
+    >>> format_briefly(0.5412, (0.49, 0.601), is_ratio=True), format_briefly(-0.2, (-0.5, 0.1))
     ('0.54x [0.49x, 0.60x]', '−0.2 [−0.5, 0.1]')
     """
-    number, low, high = (format_times(x) if unit == "x" else f"{format_number(x)}{unit}" for x in (value, *ends))
+    number, low, high = map(format_times if is_ratio else format_number, (value, *ends))
     return f"{number} [{low}, {high}]"
 
 

@@ -24,7 +24,8 @@ differ" then hold or fail in part only, and "better" holds in part if some of th
                 in part: the method claimed to be better diverges at some learning rates, or is much worse or diverges
                 in some settings, or, without a claimed size, the errors are equivalent and the other method is less
                 stable. Otherwise does not hold if the opposite is found, if the ratio is equivalent to 1, or if its
-                interval excludes the claimed size.
+                interval excludes the claimed size. If the ratio is equivalent to 1, its whole interval lies below 1,
+                and the test finds no difference, nothing is decided.
 ``worse``       the opposite of ``better``.
 ``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
                 significant. Does not hold if the interval lies outside. Holds in part if the two diverge at different
@@ -95,7 +96,7 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
         answer = "holds in part"
     elif (
         (contrast.is_found and contrast.ratio > 1)
-        or contrast.is_equivalent()
+        or (contrast.is_equivalent() and (contrast.is_found or contrast.comparison.interval[1] >= 1))
         or (max_ratio < 1 and contrast.comparison.interval[0] > max_ratio)
     ):
         answer = "does not hold"
@@ -320,7 +321,7 @@ def _brief(contrast: Contrast) -> str:
     """Describe the same without counts and exceptions."""
     texts = []
     if contrast.comparison is not None:
-        texts = [format_briefly(contrast.ratio, contrast.comparison.interval, "x") + at(contrast.where)]
+        texts = [format_briefly(contrast.ratio, contrast.comparison.interval, is_ratio=True) + at(contrast.where)]
     return "; ".join([*texts, *(f"{label(each.line)} diverges{at(each.where)}" for each in contrast.instabilities)])
 
 

@@ -52,25 +52,27 @@ def relative_to(reference: str, contrasts: Iterable[Contrast]) -> list[Contrast]
 def describe_errors(contrasts: Sequence[Contrast], name: Name = label) -> str:
     """Say how large the errors of several methods are, relative to the same ``b``, and where methods diverge.
 
-    “μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; μ* has 0.49x over all learning rates”, or, if
+    “μ̂ has 0.83x the error of μ at α ≤ 0.1 and diverges at α = 0.5; over all learning rates, μ* has 0.49x”, or, if
     nothing diverges, “μ* has 0.98x the error of μ, and μ̂ 0.997x”.
     """
     compared = [contrast for contrast in contrasts if contrast.comparison is not None]
-    if not any(contrast.instabilities for contrast in contrasts):
-        first, *others = compared
-        texts = [f"{name(first.a)} has {format_times(first.ratio)} the error of {name(first.b)}"]
-        texts += [f"{name(each.a)} {format_times(each.ratio)}" for each in others]
-        return listed_clauses(texts)
-    texts, described = [], set()
-    everywhere = " over all learning rates" if any(contrast.where for contrast in compared) else ""
-    for contrast in compared:
+    restricted, unrestricted = ([c for c in compared if bool(c.where) is found] for found in (True, False))
+    texts: list[str] = []
+    described: set[Instability] = set()
+    for contrast in restricted:
         of = "" if texts else f" the error of {name(contrast.b)}"
-        text = f"{name(contrast.a)} has {format_times(contrast.ratio)}{of}{at(contrast.where) or everywhere}"
+        text = f"{name(contrast.a)} has {format_times(contrast.ratio)}{of}{at(contrast.where)}"
         for each in contrast.instabilities:
             if each.line == contrast.a:
                 text += f" and diverges{at(each.where)}"
                 described.add(each)
         texts.append(text)
+    if unrestricted:
+        first, *others = unrestricted
+        of = "" if texts else f" the error of {name(first.b)}"
+        clauses = [f"{name(first.a)} has {format_times(first.ratio)}{of}"]
+        clauses += [f"{name(each.a)} {format_times(each.ratio)}" for each in others]
+        texts.append(f"{'over all learning rates, ' if restricted else ''}{listed_clauses(clauses)}")
     rest = (each for contrast in contrasts for each in contrast.instabilities if each not in described)
     return joined(*texts, describe_divergences(rest, name))
 

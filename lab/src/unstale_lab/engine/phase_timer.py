@@ -43,7 +43,7 @@ class PhaseTimer(ABC):
     def means(self, runs: int) -> dict[str, Tensor]:
         """Return the mean seconds of each phase so far, ``[runs]``; NaN if none was timed.
 
-        Runs of a batch are not timed apart. Each has the same share, so that batches of different sizes compare.
+        Runs of a batch are not timed apart: each has the same share. In sweeps, timed runs are trained alone.
         """
         shares = {self.prefix + name: mean / runs for name, mean in self._means().items()}
         return {name: torch.full((runs,), share, device=self._device) for name, share in shares.items()}

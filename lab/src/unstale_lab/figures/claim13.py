@@ -110,8 +110,9 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
     ]
     is_extra = method == "adam_window"
     scope = f"{algorithm}, full correction (window)" if is_extra else algorithm
+    when = f"after {steps:,} steps with the {'full' if is_extra else 'diagonal'} correction"
     why = sentence(
-        f"after {steps:,} steps, {describe_ratio('drift is {} that with Adam', drift)}",
+        f"{when}, {describe_ratio('drift is {} that with Adam', drift)}",
         describe_ratio("scores are {}", score),
         "" if about.effect is None else f"the cosine is {two_decimals(about.effect.value)}",
     )

@@ -13,6 +13,7 @@ from ..analysis.run_table import select
 from ..claims.judging import MIN_SEEDS, make_verdict, undecided
 from ..claims.sentences import sentence
 from ..claims.verdict import Answer, Effect, Part, Verdict
+from ..engine.phase_timer import CORRECTION, OF_KERNELS, PASSES
 from ..records import Record
 from . import claim22
 from .figure import Figure
@@ -39,14 +40,14 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     Both are timed within the steps: passes through the network, those of Adam subtracted, and all else that the
     correction does. The paper's statement is about a GPU, so that times on a CPU decide nothing.
     """
-    kernels_are_timed = {any(curve.startswith("kernel seconds") for curve in record.curves) for record in records}
+    kernels_are_timed = {OF_KERNELS + PASSES in record.curves for record in records}
     if len(kernels_are_timed) > 1:
         found = "some runs were timed on a GPU and others on a CPU"
         return [make_verdict(22, sentence(found), [Part(STATEMENT, "undecided", found)], records, scope="time")]
     [on_gpu] = kernels_are_timed
-    seconds, device = ("kernel seconds", "GPU") if on_gpu else ("seconds", "CPU")
-    passes = {method: _mean_over_seeds(records, method, f"{seconds} in passes") for method in ("adam", "adam_dense")}
-    z = _mean_over_seeds(records, "adam_dense", f"{seconds} in the correction")
+    prefix, device = (OF_KERNELS, "GPU") if on_gpu else ("", "CPU")
+    passes = {method: _mean_over_seeds(records, method, prefix + PASSES) for method in ("adam", "adam_dense")}
+    z = _mean_over_seeds(records, "adam_dense", prefix + CORRECTION)
     part = _mostly_backward(passes["adam_dense"] - passes["adam"], z, len(select(records, method="adam_dense")))
     both = f"{_milliseconds(passes['adam'])} with Adam and {_milliseconds(passes['adam_dense'])} with the correction"
     notes = f"Passes through the network take {both} per step, Z and its products {_milliseconds(z)}."

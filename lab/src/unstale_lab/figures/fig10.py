@@ -122,7 +122,7 @@ FIGURE = Figure(
     settings="Mountain Car from replay; batches of 1, 4, 16 and 64; MLP of 4 layers, width 8, 16 and 32; β 0.9 and "
     "0.99; α 0.5, 0.1 and 0.05; 20 seeds; 5,000 steps. In addition μ*, μ̂ and μ̂ diag online with batches of 1, in the "
     "same settings. The authors' code: width 16, β 0.99, α 0.005, 0.01 and 0.1, gradients of δ² with a Taylor term of "
-    "half strength.",
+    "half strength. Online and replay are compared on the evaluation set.",
     runs=union(*GRIDS),
     panels=panels,
     judge=each_reading(_verdict),

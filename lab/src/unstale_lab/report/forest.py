@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.formatting import format_briefly, format_estimate, format_number, format_ratio, format_times, label
+from ..analysis.formatting import format_briefly, format_estimate, format_number, format_ratio, format_times
 from ..claims.contrast import EQUIVALENCE_MARGIN, MUCH
 from ..claims.judging import MIN_RELEVANT_RATIO
 from ..claims.verdict import READINGS, Answer, Reading
@@ -64,7 +64,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class ForestRow:
-    """One effect: a ratio with its interval, or a method that diverges at every learning rate."""
+    """One effect: a ratio with its interval, or what diverges."""
 
     claim: int
     subject: str
@@ -73,6 +73,7 @@ class ForestRow:
     quantity: str  # "μ̂ / μ"
     value: float  # NaN if there is no learning rate at which both are stable
     interval: tuple[float, float] | None
+    brief: str = ""  # the effect in words
     unstable: tuple[str, ...] = ()  # what diverges
     compares_correction: bool = False  # a corrected method with an uncorrected one
 
@@ -94,8 +95,8 @@ class ForestRow:
     def text(self) -> str:
         """The ratio with its interval, short; or what diverges."""
         if not self.is_drawn:
-            return f"{' or '.join(map(label, self.unstable))} diverges at every α"
-        value = format_briefly(self.value, self.interval, "x") if self.interval else format_times(self.value)
+            return self.brief
+        value = format_briefly(self.value, self.interval, is_ratio=True) if self.interval else format_times(self.value)
         return f"{value} †" if self.unstable else value
 
     @property
@@ -166,6 +167,7 @@ def _row(record: Mapping[str, Any], reading: Reading, part: Mapping[str, Any]) -
         effect["quantity"],
         effect["value"],
         interval,
+        part["brief"],
         tuple(part["unstable"]),
         _compares_correction(part["comparison"]),
     )

@@ -162,7 +162,7 @@ def _comparisons(comparisons: Sequence[Comparison]) -> str:
         (
             [
                 f"{label(c.a)} / {label(c.b)}",
-                format_briefly(c.ratio, c.interval, "x"),
+                format_briefly(c.ratio, c.interval, is_ratio=True),
                 format_number(c.improvement),
                 format_number(c.iqm_a),
                 format_number(c.iqm_b),

@@ -136,7 +136,7 @@ def describe_comparison(contrast: Contrast, records: Sequence[Record]) -> str:
 
 
 def in_words(method: str) -> str:
-    """Return the name of a method for a sentence that no glossary explains."""
+    """Return the name of a method in words instead of symbols."""
     return WORDS.get(method, label(method))
 
 
