@@ -160,6 +160,7 @@ def test_export_leaves_out_figures_that_are_not_complete(call, store, tmp_path):
     [
         ((), "name at least one figure"),
         (("fig4", "fig3"), "not complete in .*: fig4;"),
+        (("all", "fig4"), "not complete in .*: fig4;"),
         (("fig3", "--to", "store"), "is the store itself"),
     ],
 )

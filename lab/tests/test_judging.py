@@ -547,6 +547,37 @@ def test_exceptions_are_described_where_they_contradict_the_typical_ratio(nearly
     assert better(mixed).answer == "holds in part" and "x in 1 of 8 settings" in better(mixed).found
 
 
+def test_exceptions_within_a_wide_margin_are_described(nearly_equal):
+    """All settings have a ratio of 0.84, but for one."""
+    nearly_equal["full"] *= 0.84
+    nearly_equal["full"][3] *= 0.4
+    [found] = compare_pairs(nearly_equal, [("full", "momentum")], 1e6)
+    part = equivalent(found, 1.25)
+    assert found.exceptions.lower == 1 and part.answer == "holds in part" and "x in 1 of 8 settings" in part.found
+
+
+def test_opposite_exceptions_are_both_described():
+    generator = np.random.default_rng(1)
+    errors = {line: np.exp(0.3 * generator.normal(size=(12, 10))) for line in ("full", "momentum")}
+    errors["full"][:3] *= 3
+    errors["full"][3:6] /= 3
+    [found] = compare_pairs(errors, [("full", "momentum")], 1e6)
+    assert (found.exceptions.lower, found.exceptions.higher) == (3, 3)
+    part = differs(found)
+    assert part.answer == "holds in part" and part.found.count("x in 3 of 12 settings") == 2
+
+
+@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("settings, seeds", [(12, 10), (18, 10), (24, 5)])
+def test_exactly_a_quarter_is_not_more_than_a_quarter(settings, seeds, order):
+    """Whichever runs diverge: seed by seed, shares are rounded."""
+    diverged = np.arange(settings * seeds) < settings * seeds / 4
+    errors = {line: np.ones((settings, seeds)) for line in ("full", "momentum")}
+    errors["full"][np.random.default_rng(order).permuted(diverged).reshape(settings, seeds)] = inf
+    [found] = compare_pairs(errors, [("full", "momentum")], 10.0)
+    assert found.instabilities == () and found.comparison.diverged_a == settings * seeds / 4
+
+
 def test_settings_that_differ_by_noise_are_no_exceptions(nearly_equal):
     nearly_equal["full"][3] *= np.where(np.arange(10) % 2, 5.0, 0.4)  # geometric mean 1.41
     nearly_equal["full"][4, 0] *= 1e4  # one seed of ten

@@ -162,9 +162,9 @@ def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         (lambda own: own["verdicts"][0].update(claim=4), "it judges claim 4, which is not among"),
         (lambda own: own["verdicts"][0].update(claim="3"), "it judges claim '3', which is not among"),
         (lambda own: own.update(title=None), "its title is None, which is no str"),
-        (lambda own: own.update(versions=[]), "its versions is \\[\\], which is no dict"),
+        (lambda own: own.update(versions=[]), "its versions is \\[\\], which is no dict\\[str, str\\]"),
         (lambda own: own.update(runs="x"), "its runs is 'x', which is no int"),
-        (lambda own: own.update(machines=[1]), "its machines are not all texts"),
+        (lambda own: own.update(machines=[1]), r"its machines is \(1,\), which is no tuple"),
     ],
 )
 def test_edited_summaries_are_refused(change, message):
@@ -940,6 +940,18 @@ def test_findings_and_tables_of_a_study_are_in_both_reports():
         (lambda own: own["verdicts"][0].update(answer="maybe") or own, "the answer 'maybe' is none of"),
         (lambda own: own["verdicts"][0].update(reading="other") or own, "the reading 'other' is none of"),
         (lambda own: own["panels"][0]["series"][0]["y"].pop() and own, "has values of different lengths"),
+        (lambda own: own["panels"][0]["series"][0].update(diverged="5") or own, "its diverged is '5', which is no int"),
+        (lambda own: own["panels"][0].update(title=None) or own, "its title is None, which is no str"),
+        (lambda own: own["verdicts"][0].update(why=[1]) or own, "its why is [1], which is no str"),
+        (lambda own: own["verdicts"][0]["parts"][0].update(is_main="no") or own, "which is no bool"),
+        (lambda own: own["verdicts"][0]["parts"][0].update(unstable=[3]) or own, "which is no tuple[str, ...]"),
+        (lambda own: own["verdicts"][0]["parts"][0]["effect"].update(interval=["nan", "inf"]) or own, "is empty"),
+        (lambda own: own["verdicts"][0]["parts"][0]["effect"].update(interval=[1, 2, 3]) or own, "too many values"),
+        (lambda own: own | {"tables": [{"title": "t", "heading": ["a"], "rows": [[1]]}]}, "cells that are not texts"),
+        (lambda own: own | {"title": "\ud800"}, "surrogates not allowed"),
+        (lambda own: own | {"runs": -1}, "its runs is -1"),
+        (lambda own: own | {"runs": True}, "its runs is True"),
+        (lambda own: own | {"seconds": -1}, "not a finite number of at least 0"),
     ],
 )
 def test_invalid_summaries_are_refused(tmp_path, damage, message):

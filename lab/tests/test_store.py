@@ -492,6 +492,15 @@ def test_equal_results_in_two_files_are_no_conflict(store):
     assert store.check() == 3  # warns of nothing
 
 
+def test_equal_results_in_two_precisions_are_no_conflict(store, tmp_path):
+    own = replace(record(), curves={"evaluation": np.array([1 / 3, 2 / 3, np.inf])})
+    store.add([own])
+    published = Store(tmp_path / "published", warn=never)
+    content = store.export([own.run], published, "fig3").read_bytes()
+    (store.path / "batch-copy.parquet").write_bytes(content)
+    assert Store(store.path, warn=never).check() == 1
+
+
 def test_changed_results_of_an_earlier_version_count_as_not_run(store, warned, monkeypatch):
     """Other runs of an earlier version are read as before."""
     changed, unchanged = record(0, method="oracle"), record(1)
@@ -647,6 +656,18 @@ def writer(path, first, last):
     store = Store(path, warn=never)
     for batch in range(int(first), int(last)):
         store.add([record(2 * batch), record(2 * batch + 1)], HERE)
+
+
+def test_a_file_that_does_not_fit_into_memory_is_not_damaged(store, monkeypatch):
+    path = store.add([record()])
+
+    def fail(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(pq.ParquetFile, "read", fail)
+    with pytest.raises(StoreError, match="not enough memory to read"):
+        Store(store.path, warn=never).ids()
+    assert path.exists()
 
 
 def test_processes_share_a_store(store):

@@ -140,7 +140,7 @@ def decode(content: bytes) -> pa.Table:
         _check_size(parquet.metadata)
         table = parquet.read(use_threads=False)
         _check_rows(table, results=int(metadata.get(RESULTS_KEY, b"1")))
-    except (DamagedFileError, OtherVersionError, OutdatedResultsError):
+    except (DamagedFileError, OtherVersionError, OutdatedResultsError, MemoryError):
         raise
     except Exception as error:  # Arrow raises nearly any type for damaged content
         raise DamagedFileError(one_line(error).rstrip(".")) from error
@@ -174,11 +174,19 @@ def record_of(run: Run, row: Mapping[str, Any]) -> Record:
 
 
 def same_results(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two rows hold the same numbers, bit for bit, apart from how long they took."""
+    """Whether two rows hold the same numbers, bit for bit, apart from how long they took.
+
+    Of two precisions the lower one counts.
+    """
     names = RESULTS.keys() - {"seconds"}
     if any(a[name] != b[name] for name in names) or a["curves"].keys() != b["curves"].keys():
         return False
-    return all(curve.tobytes() == b["curves"][name].tobytes() for name, curve in a["curves"].items())
+    return all(_same_numbers(curve, b["curves"][name]) for name, curve in a["curves"].items())
+
+
+def _same_numbers(a: np.ndarray, b: np.ndarray) -> bool:
+    lower = min(a.dtype, b.dtype, key=lambda kind: kind.itemsize)
+    return a.astype(lower).tobytes() == b.astype(lower).tobytes()
 
 
 def _column(part: str, name: str, kind: pa.DataType, values: list[Any]) -> tuple[pa.Field, pa.Array]:

@@ -157,8 +157,8 @@ def export(
     have = source.ids()
     chosen = [(figure, largest_scale(figure, have)) for figure in figures_named(figures)]
     incomplete = [figure.name for figure, scale in chosen if scale is None]
-    if incomplete and "all" not in figures:
-        raise UserError(f"not complete in {store}: {', '.join(incomplete)}; `unstale-lab list` counts their runs")
+    if named := [name for name in incomplete if name in figures]:
+        raise UserError(f"not complete in {store}: {', '.join(named)}; `unstale-lab list` counts their runs")
     if len(incomplete) == len(chosen):
         raise UserError(f"no figure is complete in {store}")
     target.require_writable()

@@ -220,6 +220,8 @@ class Store:
             return None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {_reason(error)}") from error
+        except MemoryError as error:
+            raise StoreError(f"there is not enough memory to read {path}") from error
 
     def _set_aside(self, path: Path, seen: os.stat_result, damage: str) -> None:
         """Renames a damaged file, unless another process has renamed or replaced it."""

@@ -7,9 +7,9 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .analysis.panels import Panel, Series, Table
 from .analysis.statistics import Comparison
@@ -19,14 +19,11 @@ from .errors import DataError, one_line
 from .experiment import SCALES, Scale
 from .files import write_file
 
+T = TypeVar("T")
 NAME = re.compile(r"[a-z0-9_]+")
-# Fields of a summary in JSON, by type.
-TYPES: dict[type, tuple[str, ...]] = {
-    str: ("title", "settings", "command", "cut", "commit", "date"),
-    int: ("runs", "diverged"),
-    list: ("claims", "panels", "verdicts", "findings", "tables", "measured", "machines"),
-    dict: ("versions",),
-}
+# Types of fields that are checked, by annotation.
+SIMPLE_TYPES = {"str": str, "bool": bool, "dict[str, str]": dict}
+TEXTS = ("Sequence[str]", "tuple[str, ...]")
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,16 @@ class Summary:
             raise ValueError("its name must consist of lower-case letters, digits and underscores")
         if own.get("scale") not in SCALES:
             raise ValueError(f"its scale {own.get('scale')!r} is none of {', '.join(SCALES)}")
-        _check_types(own)
+        json.dumps(own, ensure_ascii=False).encode()  # half of a character in a text is a UnicodeEncodeError
         own["panels"] = tuple(_panel(panel) for panel in own["panels"])
         own["verdicts"] = tuple(_verdict(verdict, own["claims"]) for verdict in own["verdicts"])
-        own["tables"] = tuple(Table(**table) for table in own.get("tables", ()))
+        own["tables"] = tuple(_table(table) for table in own.get("tables", ()))
         own["seconds"] = float(own["seconds"])
-        if not math.isfinite(own["seconds"]):
-            raise ValueError("its seconds are not a finite number")
-        return Summary(**own | {name: tuple(own[name]) for name in ("claims", "machines")})
+        if not 0 <= own["seconds"] < math.inf:
+            raise ValueError("its seconds are not a finite number of at least 0")
+        if not all(isinstance(text, str) for text in dict(own.get("versions", {})).values()):
+            raise ValueError("its versions are not all texts")
+        return _make(Summary, own | {name: tuple(own[name]) for name in ("claims", "machines")})
 
 
 def write_summary(summary: Summary, out: Path) -> Path:
@@ -155,18 +154,31 @@ def _format(value: Any, margin: str = "") -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _check_types(own: dict[str, Any]) -> None:
-    for kind, names in TYPES.items():
-        for name in names:
-            if not isinstance(own.get(name, kind()), kind):
-                raise ValueError(f"its {name} is {own[name]!r}, which is no {kind.__name__}")
-    for name in ("machines", "findings", "measured"):
-        if not all(isinstance(text, str) for text in own.get(name, [])):
-            raise ValueError(f"its {name} are not all texts")
+def _make(kind: type[T], own: dict[str, Any]) -> T:
+    """Returns the object with these fields; counts, texts, lists of texts and flags are checked."""
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name not in own:
+            continue
+        value = own[each.name]
+        if each.type in TEXTS:
+            is_right = not isinstance(value, str) and all(isinstance(text, str) for text in value)
+        elif each.type == "int":
+            is_right = type(value) is int and value >= 0
+        else:
+            is_right = type(value) is SIMPLE_TYPES.get(str(each.type), type(value))
+        if not is_right:
+            raise ValueError(f"its {each.name} is {value!r}, which is no {each.type}")
+    return kind(**own)
+
+
+def _table(own: dict[str, Any]) -> Table:
+    if not all(isinstance(cell, str) for row in own["rows"] for cell in row):
+        raise ValueError(f"the table {own['title']!r} has cells that are not texts")
+    return _make(Table, own)
 
 
 def _panel(own: dict[str, Any]) -> Panel:
-    return Panel(**own | {"series": tuple(_series(series) for series in own["series"])})
+    return _make(Panel, own | {"series": tuple(_series(series) for series in own["series"])})
 
 
 def _series(own: dict[str, Any]) -> Series:
@@ -174,7 +186,7 @@ def _series(own: dict[str, Any]) -> Series:
     count = len(values["x"])
     if len(values["y"]) != count or {len(values["low"]), len(values["high"])} not in ({0}, {count}):
         raise ValueError(f"the line {own.get('label')!r} has values of different lengths")
-    return Series(**own | values)
+    return _make(Series, own | values)
 
 
 def _verdict(own: dict[str, Any], claims: Sequence[int]) -> Verdict:
@@ -185,7 +197,7 @@ def _verdict(own: dict[str, Any], claims: Sequence[int]) -> Verdict:
         raise ValueError(f"the reading {own['reading']!r} is none of {', '.join(READINGS)}")
     if own["claim"] not in claims:
         raise ValueError(f"it judges claim {own['claim']!r}, which is not among its claims {claims}")
-    verdict = Verdict(**own | {"parts": tuple(_part(part) for part in own["parts"])})
+    verdict = _make(Verdict, own | {"parts": tuple(_part(part) for part in own["parts"])})
     combined = combine_parts(verdict.parts) if verdict.parts else verdict.answer
     # A reduced scale confirms a claim in part at most.
     if verdict.answer != combined and (verdict.answer, combined) != ("holds in part", "holds"):
@@ -196,16 +208,26 @@ def _verdict(own: dict[str, Any], claims: Sequence[int]) -> Verdict:
 def _part(own: dict[str, Any]) -> Part:
     effect, comparison = own["effect"], own["comparison"]
     read = {"effect": effect and _effect(effect), "comparison": comparison and _comparison(comparison)}
-    return Part(**own | read | {"unstable": tuple(own["unstable"])})
+    return _make(Part, own | read | {"unstable": tuple(own["unstable"])})
 
 
 def _effect(own: dict[str, Any]) -> Effect:
-    return Effect(**own | {"value": float(own["value"]), "interval": own["interval"] and _floats(own["interval"])})
+    interval = own["interval"] and _interval(own["interval"])
+    return _make(Effect, own | {"value": float(own["value"]), "interval": interval})
 
 
 def _comparison(own: dict[str, Any]) -> Comparison:
     names = ("ratio", "p_welch", "p_paired", "p_holm", "improvement", "iqm_a", "iqm_b")
-    return Comparison(**own | {name: float(own[name]) for name in names} | {"interval": _floats(own["interval"])})
+    return _make(
+        Comparison, own | {name: float(own[name]) for name in names} | {"interval": _interval(own["interval"])}
+    )
+
+
+def _interval(ends: Iterable[float | str]) -> tuple[float, float]:
+    low, high = _floats(ends)
+    if not low <= high:
+        raise ValueError(f"the interval from {low} to {high} is empty")
+    return low, high
 
 
 def _floats(values: Iterable[float | str]) -> tuple[Any, ...]:

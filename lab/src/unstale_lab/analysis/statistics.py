@@ -66,6 +66,8 @@ def compare(
 ) -> Comparison:
     """Compare two methods; ``p_holm`` is that of a single test.
 
+    If ``a`` and ``b`` are swapped, the interval is the inverse one up to the accuracy of the bootstrap.
+
     Args:
         name_a: name of the first method.
         a: its errors, ``[settings, seeds]``.

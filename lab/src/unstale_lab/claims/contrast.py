@@ -220,9 +220,8 @@ def _unstable_lines(diverged: Mapping[str, NDArray[np.bool_]], is_level: NDArray
 
     One alone does only if it does so significantly more often than the other one, by a t-test over seeds.
     """
-    shares = {line: runs[is_level].mean(axis=0) for line, runs in diverged.items()}  # [seeds]
-    unstable = [line for line, share in shares.items() if share.mean() > MAX_DIVERGENCE_RATE]
-    a, b = shares.values()
+    unstable = [line for line, runs in diverged.items() if runs[is_level].mean() > MAX_DIVERGENCE_RATE]
+    a, b = (runs[is_level].mean(axis=0) for runs in diverged.values())  # [seeds]
     is_certain = len(unstable) == 2 or one_sample_t_test(a - b) < SIGNIFICANCE_LEVEL
     return unstable if is_certain else []
 

@@ -17,8 +17,8 @@ settings in which one of the two diverges in more than three quarters of its run
 differ" then hold or fail in part only, and "better" holds in part if some of them contradict it.
 
 ``differs``     holds if a difference of 2 % or more is found, or if no learning rate is left and one of the two is less
-                stable. Otherwise holds in part if they diverge at different learning rates, or if there are exceptions;
-                does not hold if the ratio is equivalent to 1 without any.
+                stable. Otherwise, if a learning rate is left, holds in part if they diverge at different ones, or if
+                there are exceptions; does not hold if the ratio is equivalent to 1 without any.
 ``better``      holds if a difference of 2 % or more is found. If a size is claimed, the whole interval of the ratio
                 must have it for "holds"; a smaller difference holds in part, unless the ratio is equivalent to 1. Also
                 in part: the method claimed to be better diverges at some learning rates, or is much worse or diverges
@@ -73,10 +73,10 @@ def differs(contrast: Contrast, statement: str = "") -> Part:
         answer = "holds" if contrast.less_stable else "undecided"
     elif contrast.is_found and not 1 / MIN_RELEVANT_RATIO < contrast.ratio < MIN_RELEVANT_RATIO:
         answer = "holds"
-    elif not contrast.is_equally_stable:
+    elif not contrast.is_uniform:
         answer = "holds in part"
     elif contrast.is_equivalent():
-        answer = "does not hold" if contrast.is_uniform else "holds in part"
+        answer = "does not hold"
     return _part(contrast, statement or f"{label(contrast.a)} differs from {label(contrast.b)}", answer)
 
 
@@ -124,7 +124,7 @@ def equivalent(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN, statement
         about = f"{both} have about the same error"
     else:
         about = f"the errors of {both} are within a factor of {margin:g} of each other"
-    return _part(contrast, statement or about, answer)
+    return _part(contrast, statement or about, answer, margin)
 
 
 def no_better(contrast: Contrast, statement: str = "") -> Part:
@@ -271,18 +271,25 @@ def describe_contrast(contrast: Contrast) -> str:
     return f"{label(contrast.a)} / {label(contrast.b)}: {found}{f', {test}' if test else ''}"
 
 
-def _part(contrast: Contrast, statement: str, answer: Answer) -> Part:
+def _part(contrast: Contrast, statement: str, answer: Answer, margin: float = EQUIVALENCE_MARGIN) -> Part:
     c = contrast.comparison
     if contrast.seeds < MIN_SEEDS:
         answer = "undecided"
     effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
     unstable = tuple(each.line for each in contrast.instabilities)
     return Part(
-        statement, answer, _found(contrast), _test(contrast), effect, c, brief=_brief(contrast), unstable=unstable
+        statement,
+        answer,
+        _found(contrast, margin),
+        _test(contrast),
+        effect,
+        c,
+        brief=_brief(contrast),
+        unstable=unstable,
     )
 
 
-def _found(contrast: Contrast) -> str:
+def _found(contrast: Contrast, margin: float = EQUIVALENCE_MARGIN) -> str:
     """Describe the ratio where errors are compared, and where one of the two diverges."""
     texts = []
     if contrast.comparison is not None:
@@ -290,20 +297,21 @@ def _found(contrast: Contrast) -> str:
         texts.append(f"{format_ratio(c.ratio, c.interval)}{at(contrast.where)}")
         counts = {contrast.a: c.diverged_a, contrast.b: c.diverged_b}
         texts += [f"{label(line)} diverged in {n} of {c.pairs:,} runs there" for line, n in counts.items() if n]
-        texts += _describe_exceptions(contrast)
+        texts += _describe_exceptions(contrast, margin)
     for each in contrast.instabilities:
         texts.append(f"{label(each.line)} diverges{at(each.where)}, in {each.diverged:,} of {each.runs:,} runs")
     return "; ".join(texts)
 
 
-def _describe_exceptions(contrast: Contrast) -> list[str]:
-    """Describe settings in which methods differ much, unless the typical ratio tells the same."""
-    found, is_same = contrast.exceptions, contrast.is_equivalent()
+def _describe_exceptions(contrast: Contrast, margin: float) -> list[str]:
+    """Describe settings in which methods differ much, unless the interval of the typical ratio tells the same."""
+    assert contrast.comparison is not None
+    found, is_same, (low, high) = contrast.exceptions, contrast.is_equivalent(margin), contrast.comparison.interval
     texts = []
-    if found.lower and (is_same or contrast.ratio > 1):
+    if found.lower and (is_same or high >= 1):
         lowest = f"down to {format_number(found.lowest)}x" if found.lowest else ""
         texts.append(_in_settings(found.lower, found.of, lowest, contrast.b))
-    if found.higher and (is_same or contrast.ratio < 1):
+    if found.higher and (is_same or low <= 1):
         highest = f"up to {format_number(found.highest)}x" if found.highest < np.inf else ""
         texts.append(_in_settings(found.higher, found.of, highest, contrast.a))
     return texts
