@@ -11,7 +11,7 @@ import torch
 from ale_py.vector_env import AtariVectorEnv
 from atari_samples import AtRandom, ByBrightness
 
-from unstale_lab import commands
+from unstale_lab import data_commands
 from unstale_lab.atari import dataset
 from unstale_lab.atari.dataset import make_dataset
 from unstale_lab.atari.emulator import Emulator
@@ -314,7 +314,7 @@ def test_the_command_of_data_names_what_is_not_usual():
     assert dataset.command(GAME, Path("my expert.zip"), dataset.DEFAULTS | {"seed": 3}) == (
         "unstale-lab data atari ms_pacman --expert 'my expert.zip' --seed 3"
     )
-    options = inspect.signature(commands.data_atari).parameters
+    options = inspect.signature(data_commands.data_atari).parameters
     assert {name: options[name].default for name in dataset.DEFAULTS} == dataset.DEFAULTS
 
 

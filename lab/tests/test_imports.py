@@ -32,7 +32,8 @@ LAB_LAYERS: list[dict[str, set[str]]] = [
     {"figures": {"numpy", "scipy"}},
     {"summary": {"numpy"}},
     {"report": {"jinja2", "matplotlib"}, "reproduce": set()},
-    {"progress": {"rich"}},
+    {"progress": {"rich"}, "command_options": {"rich", "tyro"}},
+    {"data_commands": {"tyro"}},
     {"commands": {"rich", "tyro"}},
     {"cli": set(), "__init__": set(), "__main__": set()},
 ]

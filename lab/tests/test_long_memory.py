@@ -19,14 +19,9 @@ from unstale_lab.figures import find
 from unstale_lab.figures.long_memory import CONTESTANTS, QUICK_SETTINGS, RATES, SETUPS, STUDY
 from unstale_lab.figures.shared import tuned
 from unstale_lab.figures.shared.contest import Contestant, Setup, Study, holm_p, results
-from unstale_lab.figures.shared.contest_report import (
-    findings,
-    learning_panels,
-    measured,
-    rate_panels,
-    samples_needed,
-    tables,
-)
+from unstale_lab.figures.shared.contest_findings import findings, measured
+from unstale_lab.figures.shared.contest_panels import learning_panels, rate_panels
+from unstale_lab.figures.shared.contest_tables import samples_needed, tables
 from unstale_lab.figures.shared.tuned import Sweep, matched_cells, mean_interval, ratio, select_setting, sweep, tune
 from unstale_lab.methods import METHODS
 from unstale_lab.records import Record

@@ -11,7 +11,7 @@ from ..analysis.panels import Panel, Table
 from ..experiment import Run, Scale, unique
 from ..records import Record
 from .figure import Figure
-from .shared import contest_report
+from .shared import contest_findings, contest_panels, contest_tables
 from .shared.contest import Contestant, Setup, Study, results
 
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
@@ -176,19 +176,19 @@ def _runs_at(contestant: Contestant, setup: Setup, alpha: float, beta: float) ->
 
 def panels(records: Sequence[Record]) -> list[Panel]:
     found = results(STUDY, records)
-    return [*contest_report.learning_panels(found), *contest_report.rate_panels(found[:2])]
+    return [*contest_panels.learning_panels(found), *contest_panels.rate_panels(found[:2])]
 
 
 def tables(records: Sequence[Record]) -> list[Table]:
-    return contest_report.tables(STUDY, results(STUDY, records))
+    return contest_tables.tables(STUDY, results(STUDY, records))
 
 
 def findings(records: Sequence[Record]) -> list[str]:
-    return contest_report.findings(STUDY, results(STUDY, records))
+    return contest_findings.findings(STUDY, results(STUDY, records))
 
 
 def measured(records: Sequence[Record]) -> list[str]:
-    return contest_report.measured(STUDY, results(STUDY, records))
+    return contest_findings.measured(STUDY, results(STUDY, records))
 
 
 FIGURE = Figure(
