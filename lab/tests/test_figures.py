@@ -205,7 +205,7 @@ def test_methods_share_settings_and_seeds(name, scale):
         ("fig5", {"convention": "code", "rbf_amplitude": 2.0, "problem": "mountain_car"}, 4 * 10),
         ("fig6", {"method": ["momentum", "full"], "convention": "text"}, 2 * 10 * 4 * 10),
         ("fig6", {"convention": "code", "rbf_amplitude": 2.0, "problem": "mountain_car"}, 3 * 10 * 4 * 10),
-        ("fig8", {"method": "full"}, 40),
+        ("fig8", {"method": "full", "convention": ["text", "code"]}, 2 * 40),
         ("fig9", {"method": "adam", "alpha": 5e-5, "beta": 0.99, "steps": 500_000}, 20),
         ("fig9", {"method": "adam_diagonal_literal", "alpha": 1e-4, "beta": 0.9, "steps": 500_000}, 20),
         ("fig9_matched", {"alpha": 1e-4, "beta": 0.9, "steps": 500_000}, 4 * 20),
@@ -228,7 +228,8 @@ def test_methods_share_settings_and_seeds(name, scale):
         ("fig19", {"method": "full", "convention": "text"}, 6 * 18 * 10),
         ("fig19", {"convention": "code", "width": 32, "beta": 0.9, "batch": 4}, 4 * 6 * 10),
         ("claim20", {"method": "second_order"}, 40),
-        ("claim21", {"method": "full"}, 2 * 5 * 2 * 10),
+        ("claim21", {"method": "full", "convention": "text"}, 2 * 5 * 2 * 10),
+        ("claim21", {"method": "full", "convention": "code"}, 2 * 5 * 2 * 10),
         ("claim22", {"method": "adam_dense", "network": "small_atari", "steps": 500_000}, 20),
         ("claim23", {"batch": 64, "n_step": 5}, 3 * 5),
         ("claim24", {"precision": "float64"}, 12),
@@ -520,9 +521,9 @@ PLANTED = {
     "fig6, no gap": (flat, {}, ["does not hold"] * BOTH),
     "fig7": (gap, {"drift": lambda run: run.rbf_width**4}, ["holds"] * BOTH),
     "fig7, the other way round": (gap, {"drift": lambda run: run.rbf_width**-4}, ["does not hold"] * BOTH),
-    "fig8": (floor, {"late": lambda run: 0.9}, ["holds"]),
-    "fig8, far from 1": (floor, {"early": lambda run: 0.5, "late": lambda run: 0.2}, ["holds in part"]),
-    "fig8, rising": (floor, {"early": lambda run: 0.92, "late": lambda run: 0.99}, ["holds in part"]),
+    "fig8": (floor, {"late": lambda run: 0.9}, ["holds"] * BOTH),
+    "fig8, far from 1": (floor, {"early": lambda run: 0.5, "late": lambda run: 0.2}, ["holds in part"] * BOTH),
+    "fig8, rising": (floor, {"early": lambda run: 0.92, "late": lambda run: 0.99}, ["holds in part"] * BOTH),
     "fig9": (corrected_adam, {}, ["holds"] * 3),
     "fig9, hidden by chance": (corrected_adam, {"sampling": noisy_returns}, ["does not hold", "holds", "holds"]),
     "fig9, Adam is only tuned badly": (mistuned_adam, {}, ["holds"] * 3),
@@ -569,8 +570,8 @@ PLANTED = {
     "fig19": (floor, {}, ["shown"] * BOTH),
     "claim20": (flat, {}, ["holds"]),
     "claim20, they matter": (lambda run: 0.03 if run.method == "second_order" else 0.05, {}, ["does not hold"]),
-    "claim21": (activations, {"early": stability}, ["holds"]),
-    "claim21, no difference": (flat, {}, ["does not hold"]),
+    "claim21": (activations, {"early": stability}, ["holds"] * BOTH),
+    "claim21, no difference": (flat, {}, ["does not hold"] * BOTH),
     "claim22": (corrected_adam, {}, ["holds"]),
     "claim22, Adam is better": (lambda run: 0.02 if run.method == "adam" else 0.05, {}, ["does not hold"]),
     "claim22, nothing is learned": (lambda run: 2.4, {}, ["undecided"]),
@@ -746,11 +747,10 @@ def test_fig10_compares_errors_on_the_evaluation_set():
 
 def test_fig8_judges_runs_that_did_not_diverge():
     own = records("fig8", lambda run: inf if run.seed == 0 else 0.05, early=lambda run: 0.92, late=lambda run: 0.99)
-    [verdict] = find("fig8").judge(own)
-    assert [part.answer for part in verdict.parts] == ["holds", "does not hold"]
-    assert "1 of 10 runs diverged and are left out." in verdict.notes
-    [none] = find("fig8").judge(records("fig8", lambda run: inf))
-    assert none.answer == "undecided"
+    for verdict in find("fig8").judge(own):
+        assert [part.answer for part in verdict.parts] == ["holds", "does not hold"]
+        assert "1 of 10 runs diverged and are left out." in verdict.notes
+    assert {verdict.answer for verdict in find("fig8").judge(records("fig8", lambda run: inf))} == {"undecided"}
 
 
 def test_claim22_holds_if_adam_alone_diverges():
@@ -761,8 +761,8 @@ def test_claim22_holds_if_adam_alone_diverges():
 
 def test_fig8_is_undecided_if_most_runs_diverged():
     own = records("fig8", lambda run: inf if run.seed < 4 else 0.05, early=lambda run: 0.99, late=lambda run: 0.9)
-    [verdict] = find("fig8").judge(own)
-    assert verdict.answer == "undecided" and "in the 6 of 10 runs that did not diverge" in verdict.why
+    for verdict in find("fig8").judge(own):
+        assert verdict.answer == "undecided" and "in the 6 of 10 runs that did not diverge" in verdict.why
 
 
 def test_claim24_is_undecided_if_all_runs_diverged():

@@ -83,7 +83,7 @@ def paper_panel(records: Sequence[Record], title: str, methods: Sequence[str], c
 def iqm_panel(records: Sequence[Record], curve: str = "evaluation", prefix: str = "") -> Panel:
     """Return interquartile means of all methods over steps."""
     return Panel(
-        _title(prefix, "interquartile mean (IQM) of all methods"),
+        with_prefix(prefix, "interquartile mean (IQM) of all methods"),
         "steps",
         MSE,
         learning_curves(records, iqm, curve),
@@ -119,7 +119,7 @@ def sensitivity_panel(
     records: Sequence[Record], field: str, statistic: Statistic = iqm, prefix: str = "", curve: str = "evaluation"
 ) -> Panel:
     """Return a panel of ``sensitivity_curves``."""
-    title = _title(prefix, f"final error, {STATISTIC_NAMES[statistic]}")
+    title = with_prefix(prefix, f"final error, {STATISTIC_NAMES[statistic]}")
     lines = sensitivity_curves(records, field, statistic, curve=curve)
     return Panel(title, AXIS_LABELS[field], MSE, lines, field in LOG_FIELDS, log_y=True)
 
@@ -138,7 +138,7 @@ def divergence_panels(records: Sequence[Record], field: str, prefix: str = "") -
                 Series(method, _floats(values), shares, low, high, **_series_fields(table, method, ("method",)))
             )
     panel = Panel(
-        _title(prefix, "divergence rate"),
+        with_prefix(prefix, "divergence rate"),
         AXIS_LABELS[field],
         "share of diverged runs",
         series,
@@ -161,7 +161,8 @@ def _series_fields(table: RunTable, line: Line, by: Fields) -> dict[str, Any]:
     }
 
 
-def _title(prefix: str, title: str) -> str:
+def with_prefix(prefix: str, title: str) -> str:
+    """Return a title that begins with a prefix, if there is one."""
     return f"{prefix}: {title}" if prefix else title
 
 

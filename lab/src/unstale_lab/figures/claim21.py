@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.agreement import MAX_DISAGREEMENT, cosine_curves, mean_disagreement
-from ..analysis.curves import MSE, learning_curves
+from ..analysis.curves import MSE, learning_curves, with_prefix
 from ..analysis.formatting import describe_final_errors, describe_iqm, label
 from ..analysis.panels import Panel
 from ..analysis.run_table import select, tabulate, without
@@ -13,16 +13,16 @@ from ..analysis.statistics import iqm
 from ..claims.contrast import compare_pairs, holm_corrected
 from ..claims.judging import better, make_verdict
 from ..claims.sentences import describe_ratios, sentence
-from ..claims.verdict import Verdict
-from ..experiment import Run, Scale
+from ..claims.verdict import Reading, Verdict
 from ..records import Record
 from .figure import Figure
-from .shared.grids import REPLAY_GRID, seeds
+from .shared.grids import REPLAY_GRID, seeds, union
+from .shared.readings import ERROR_CURVES, as_authors_ran, by_reading, each_reading, reading_prefix
 
 SMOOTH = ("tanh", "elu", "selu")
 BY_ACTIVATION = ("activation",)
 
-GRID = REPLAY_GRID.vary(
+TEXT_GRID = REPLAY_GRID.vary(
     paper={
         "activation": ["leaky_relu", "relu", *SMOOTH],
         "method": ["momentum", "full", "default"],
@@ -37,11 +37,8 @@ GRID = REPLAY_GRID.vary(
 )
 # The first steps, in each of which the agreement is measured: the network is still close to its random initialization.
 INITIAL_STEPS = 20
-INITIAL_GRID = GRID.vary(paper={"method": "full", "steps": INITIAL_STEPS})
-
-
-def runs(scale: Scale) -> list[Run]:
-    return [*GRID(scale), *INITIAL_GRID(scale)]
+TRAINED_GRIDS = (TEXT_GRID, as_authors_ran(TEXT_GRID, method=["momentum", "full"]))
+INITIAL_GRIDS = tuple(grid.vary(paper={"method": "full", "steps": INITIAL_STEPS}) for grid in TRAINED_GRIDS)
 
 
 def _split(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
@@ -50,11 +47,16 @@ def _split(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
+    return [panel for reading, group in by_reading(records).items() for panel in _panels(group, reading)]
+
+
+def _panels(records: Sequence[Record], reading: Reading) -> list[Panel]:
     initial, trained = _split(records)
+    prefix, curve = reading_prefix(reading), ERROR_CURVES[reading]
     groups = {"in the first steps": initial, "": select(trained, method="full")}
     agreement = [
         Panel(
-            f"μ̂: cosine (samples) {when}".strip(),
+            with_prefix(prefix, f"{label('full')}: cosine (samples) {when}".strip()),
             "steps",
             "cosine with the true gradient",
             cosine_curves(group, by=BY_ACTIVATION),
@@ -63,10 +65,10 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     ]
     errors = [
         Panel(
-            f"{label(method)}: error",
+            with_prefix(prefix, f"{label(method)}: error"),
             "steps",
             MSE,
-            learning_curves(select(trained, method=method), iqm, by=BY_ACTIVATION),
+            learning_curves(select(trained, method=method), iqm, curve, by=BY_ACTIVATION),
             log_y=True,
         )
         for method in ("full", "momentum")
@@ -74,13 +76,14 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     return [*agreement, *errors]
 
 
-def judge(records: Sequence[Record]) -> list[Verdict]:
+def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     """Judge stability (1 - cosine in the first steps) and final errors."""
     initial, trained = _split(records)
     selected = select(trained, method="full")
     disagreement, table = mean_disagreement(initial, by=BY_ACTIVATION), tabulate(selected, BY_ACTIVATION)
     pairs = [("leaky_relu", activation) for activation in (*SMOOTH, "relu")]
-    errors = compare_pairs(table.final(), pairs, table.worst_error(), table.values("alpha"))
+    curve = ERROR_CURVES[reading]
+    errors = compare_pairs(table.final(curve), pairs, table.worst_error(curve), table.values("alpha"))
     stability = compare_pairs(disagreement, [(a, b) for b in ("leaky_relu", "relu") for a in SMOOTH], MAX_DISAGREEMENT)
     contrasts, _ = holm_corrected([*stability, *errors])
     relations = ["has a more stable expansion than"] * len(stability) + ["learns better than"] * len(errors)
@@ -108,7 +111,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             "the final error of Leaky ReLU is {} that of the others", {label(each.b): each for each in learns}
         ),
     )
-    return [make_verdict(21, why, parts, [*initial, *selected], notes)]
+    return make_verdict(21, why, parts, [*initial, *selected], notes, reading)
 
 
 FIGURE = Figure(
@@ -116,8 +119,9 @@ FIGURE = Figure(
     title="Activations: Taylor expansions and errors",
     claims=(21,),
     settings="Mountain Car from replay; Leaky ReLU, ReLU, tanh, ELU, SELU; MLP of 4 layers of width 16; α 0.1 and "
-    "0.05; β 0.9; batches of 16; 10 seeds; 5,000 steps. Taylor expansions in the first 20 steps.",
-    runs=runs,
+    "0.05; β 0.9; batches of 16; 10 seeds; 5,000 steps. Taylor expansions in the first 20 steps. The "
+    "authors' code: gradients of δ² with a Taylor term of half strength.",
+    runs=union(*TRAINED_GRIDS, *INITIAL_GRIDS),
     panels=panels,
-    judge=judge,
+    judge=each_reading(_verdict),
 )
