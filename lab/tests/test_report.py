@@ -272,14 +272,18 @@ def test_main_result_is_described_once_all_of_it_was_measured():
         (16, None, "text"), (16, 0.9, "code"), (17, 0.2, "text"), (17, 0.6, "code"),
     ]]  # fmt: skip
     assert describe_main_result(claim_records(own)) == (
-        "On small control problems, the paper's correction lowers the error of momentum to between 0.20x and 0.90x in "
-        "6 of 8 experiments: 4 problems, each as described in the text and as the authors ran it. It makes no "
-        "difference in 1, and cannot be compared in 1."
+        "In policy evaluation on small control problems, the paper's correction lowers the error of momentum to "
+        "between 0.20x and 0.90x in 6 of 8 experiments (4 problems, each as described in the text and as the authors ran it); "
+        "it makes no difference in 1, and cannot be compared in 1."
     )
     parts = [replace(own[4].verdicts[0].parts[0], unstable=("full",))]
     alone = replace(own[4], verdicts=(replace(own[4].verdicts[0], parts=parts),))
     found = describe_main_result(claim_records([*own[:4], alone, *own[5:]]))
-    assert found.endswith("It makes no difference in 1, and diverges at every learning rate in 1.")
+    assert found.endswith("; it makes no difference in 1, and diverges at every learning rate in 1.")
+    parts = [replace(own[0].verdicts[0].parts[0], unstable=("full",))]
+    partly = replace(own[0], verdicts=(replace(own[0].verdicts[0], parts=parts),))
+    found = describe_main_result(claim_records([partly, *own[1:]]))
+    assert found.endswith(" In 1 of the 8 it diverges at some learning rates, which are left out.")
     regression = [summary(1, 0.9967, "text"), summary(1, 1.5, "code")]
     assert describe_main_result(claim_records(regression)) == (
         "In regression, without bootstrapping, it makes no difference as described in the text (0.997x) and raises the "

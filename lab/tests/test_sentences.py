@@ -91,7 +91,7 @@ def test_ratios_say_at_which_learning_rates_they_are():
 
 @pytest.mark.parametrize(
     ("settings", "more"),
-    [(0, ""), (2, "; in up to 2 of 8 settings one of two methods diverges or has more than 1.5x the error")],
+    [(0, ""), (2, "; in up to 2 of 8 settings a method diverges or has more than 1.5x the error of another")],
 )
 def test_spread_is_the_largest_ratio_in_either_direction(settings, more):
     contrasts = [contrast("full", 0.8), contrast("oracle", 1.1, settings=settings)]

@@ -108,8 +108,8 @@ def describe_spread(contrasts: Sequence[Contrast]) -> str:
     most = max((c.exceptions for c in contrasts), key=lambda found: found.lower + found.higher)
     if exceptions := most.lower + most.higher:
         texts.append(
-            f"in up to {exceptions} of {most.of} settings one of two methods diverges or has more than {MUCH:g}x the "
-            "error"
+            f"in up to {exceptions} of {most.of} settings a method diverges or has more than {MUCH:g}x the error of "
+            "another"
         )
     return joined(*texts, describe_divergences(each for c in contrasts for each in c.instabilities))
 

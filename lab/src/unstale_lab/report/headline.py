@@ -77,13 +77,15 @@ def _describe_control(by_number: Mapping[int, Mapping[str, Any]]) -> str:
     ratios = [part["effect"]["value"] for part, outcome in zip(measured, outcomes, strict=True) if outcome == "lower"]
     size = f" to {_describe_range(ratios)}" if ratios else ""
     others = [f"{verb} in {outcomes.count(each)}" for each, verb in OUTCOME_VERBS.items() if each in outcomes]
+    rest = f"; it {listed_clauses(others)}" if others else ""
     partly = sum(bool(part["effect"]) and "full" in part["unstable"] for part in measured)
-    others += [f"diverges at some learning rates, which are left out, in {partly}"] if partly else []
-    rest = f" It {listed_clauses(others)}." if others else ""
+    left_out = (
+        f" In {partly} of the {len(parts)} it diverges at some learning rates, which are left out." if partly else ""
+    )
     return (
-        f"On small control problems, the paper's correction lowers the error of momentum{size} in "
-        f"{len(ratios) or 'none'} of {len(parts)} experiments: {len(BOOTSTRAPPED)} problems, each as described in the "
-        f"text and as the authors ran it.{rest}"
+        f"In policy evaluation on small control problems, the paper's correction lowers the error of momentum{size} in "
+        f"{len(ratios) or 'none'} of {len(parts)} experiments ({len(BOOTSTRAPPED)} problems, each as described in the "
+        f"text and as the authors ran it){rest}.{left_out}"
     )
 
 
