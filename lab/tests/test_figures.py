@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from figure_samples import FLOORS, Truth, floor, noise, record, records
 from scipy import stats
 
 from unstale_lab.analysis import curves, statistics
@@ -29,76 +30,14 @@ from unstale_lab.report import claim_records
 from unstale_lab.summary import Summary
 
 inf = math.inf
-FLOORS = {"momentum": 0.06, "oracle": 0.035, "full": 0.04, "diagonal": 0.05, "default": 0.038}
-LARGE_FIGURES = ("fig2", "fig9", "fig9_tuned", "fig9_matched", "fig17", "claim13", "claim22", "claim23")
+LARGE_FIGURES = ("fig2", "fig9", "fig9_tuned", "fig9_equal_settings", "fig17", "claim13", "claim22", "claim23")
 STUDIES = ("long_memory", "ms_pacman_memory")  # of our own; they judge no claim
-Truth = Callable[[Run], float]
 
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     monkeypatch.setattr(curves, "BAND_RESAMPLES", 40)
     monkeypatch.setattr(contrast, "RESAMPLES", 200)
-
-
-def floor(run: Run) -> float:
-    return FLOORS.get(run.method, 0.06)
-
-
-def noise(run: Run, name: str, size: float = 0.02) -> float:
-    """Return a noise factor: one part shared by all methods of a seed and setting, and a smaller one per run."""
-    common = random.Random(f"{replace(run, method='momentum', corrected_layers=()).id} {name} for all methods")
-    return math.exp(common.gauss(0, 5 * size) + random.Random(f"{run.id} {name}").gauss(0, size))
-
-
-def record(
-    run: Run,
-    error: float,
-    drift: float = 0.01,
-    early: float = 0.98,
-    late: float = 0.8,
-    training: float = 1.0,
-    sampling: float = 0.0,
-    score: float = 300.0,
-    passes: float = 1e-3,
-    correction: float = 1e-3,
-    on_gpu: bool = True,
-    **counts,
-) -> Record:
-    """Return a record that ends with ``error``, or diverges half-way if it is infinite.
-
-    ``training`` is the ratio of the training error; ``sampling`` is added to errors against sampled returns.
-    """
-    at = np.linspace(0, run.steps, 51)
-    way = at / run.steps
-    end = error if math.isfinite(error) else 1.0
-    own = {
-        "evaluation": 2.5 * (end / 2.5) ** np.minimum(1, 2 * way) * noise(run, "evaluation"),
-        "drift": drift * np.minimum(1, 50 * way) * noise(run, "drift"),
-        "agreement": 1 - (1 - early + (early - late) * way) * noise(run, "agreement"),
-    }
-    own |= {"training": training * own["evaluation"], "agreement of batches": own["agreement"]}
-    own["agreement if uncorrected"] = own["agreement"] - 0.1
-    if "svhn" in run.problem:
-        own |= {"training accuracy": 1 - own["training"] / 9, "evaluation accuracy": 1 - own["evaluation"] / 9}
-    if "pacman" in run.problem:
-        own |= {"truth": own["evaluation"], "evaluation": own["evaluation"] + sampling}
-        own |= {"score": np.where(at > 0, score, math.nan), "evaluation score": np.full(51, score)}
-        if "diagonal" in run.method or "window" in run.method:
-            own |= {"bounded": 0.1 * way, "staleness": way}
-    if "phases" in run.measure:
-        times = {"seconds in passes": passes, "seconds in the correction": correction}
-        own |= {("kernel " if on_gpu else "") + name: np.full(51, time) for name, time in times.items()}
-    if not math.isfinite(error):
-        own = {name: np.where(way > 0.5, inf, curve) for name, curve in own.items()}
-    fields = {"parameters": 177, "numbers_kept": 177, "backward_passes": 1, "seconds": 1.0} | counts
-    return Record(run, at, own, None if math.isfinite(error) else run.steps // 2, **fields)
-
-
-def records(name: str, error: Truth = floor, scale: str = "quick", **more: Callable[[Run], float]) -> list[Record]:
-    return [
-        record(run, error(run), **{key: value(run) for key, value in more.items()}) for run in find(name).runs(scale)
-    ]
 
 
 def answers(name: str, error: Truth = floor, **more: Callable[[Run], float]) -> list[str]:
@@ -150,7 +89,7 @@ def test_fig2_has_damped_and_undamped_momentum_and_the_authors_runs():
 
 
 def test_figures_are_in_numerical_order():
-    figures = [*range(1, 10), "9_matched", "9_tuned", *range(10, 20)]
+    figures = [*range(1, 10), "9_equal_settings", "9_tuned", *range(10, 20)]
     claims = [13, *range(20, 23), "22_time", *range(23, 26)]
     assert list(FIGURES) == [*(f"fig{n}" for n in figures), *(f"claim{n}" for n in claims), *STUDIES]
     assert all((name in STUDIES) == (not figure.claims) for name, figure in FIGURES.items())
@@ -208,7 +147,7 @@ def test_methods_share_settings_and_seeds(name, scale):
         ("fig8", {"method": "full", "convention": ["text", "code"]}, 2 * 40),
         ("fig9", {"method": "adam", "alpha": 5e-5, "beta": 0.99, "steps": 500_000}, 20),
         ("fig9", {"method": "adam_diagonal_literal", "alpha": 1e-4, "beta": 0.9, "steps": 500_000}, 20),
-        ("fig9_matched", {"alpha": 1e-4, "beta": 0.9, "steps": 500_000}, 4 * 20),
+        ("fig9_equal_settings", {"alpha": 1e-4, "beta": 0.9, "steps": 500_000}, 4 * 20),
         ("fig9_tuned", {"steps": 20_000}, 5 * 5 * 2),
         ("fig9_tuned", {"method": list(TUNED), "beta": 0.9, "steps": 500_000}, 5 * 20),
         ("fig10", {"method": "momentum", "problem": "mountain_car", "convention": "text"}, 4 * 18 * 20),
@@ -251,7 +190,7 @@ def test_quick_and_smoke_scales_are_small(name):
     every = {run.method for run in find(name).runs("paper")}
     assert {run.method for run in smoke} == every
     assert {run.method for run in quick} == every or (
-        name in ("fig9", "fig9_tuned", "fig9_matched", "fig17", *STUDIES) and find(name).cut
+        name in ("fig9", "fig9_tuned", "fig9_equal_settings", "fig17", *STUDIES) and find(name).cut
     )
     assert all(run.width <= 8 or run.layers == 1 or run.network == "actor" for run in smoke)  # whose width is fixed
 
@@ -527,8 +466,8 @@ PLANTED = {
     "fig9": (corrected_adam, {}, ["holds"] * 3),
     "fig9, hidden by chance": (corrected_adam, {"sampling": noisy_returns}, ["does not hold", "holds", "holds"]),
     "fig9, Adam is only tuned badly": (mistuned_adam, {}, ["holds"] * 3),
-    "fig9_matched": (mistuned_adam, {}, ["holds"]),
-    "fig9_matched, the diagonal helps": (
+    "fig9_equal_settings": (mistuned_adam, {}, ["holds"]),
+    "fig9_equal_settings, the diagonal helps": (
         lambda run: 0.03 if run.method == "adam_diagonal_literal" else 0.06,
         {},
         ["does not hold"],
@@ -826,24 +765,24 @@ def test_fig9_reports_every_method():
 
 
 @pytest.mark.parametrize("scale, others", [("quick", []), ("large", ["μ̂ diag/√", "μ̂/√ (window)"])])
-def test_fig9_matched_compares_with_adam_at_equal_settings(scale, others):
-    own = records("fig9_matched", lambda run: 0.03 if run.method == "adam_matched" else 0.06, scale)
+def test_fig9_equal_settings_compares_with_adam_at_equal_settings(scale, others):
+    own = records("fig9_equal_settings", lambda run: 0.03 if run.method == "adam_matched" else 0.06, scale)
     assert {(r.run.alpha, r.run.beta) for r in own} == {(1e-4, 0.9)}
-    [verdict] = find("fig9_matched").judge(own)
+    [verdict] = find("fig9_equal_settings").judge(own)
     assert verdict.runs == 10 and verdict.parts[0].effect.value == pytest.approx(2, rel=0.1)
     _, _, described = verdict.notes.partition("Further comparisons, without Holm's correction: ")
-    assert re.findall(r"(?:^|; )([^;]+?) / Adam, α and β of μ̂:", described) == others
+    assert re.findall(r"(?:^|; )([^;]+?) / Adam, same α and β:", described) == others
 
 
 @pytest.mark.parametrize("scale", ["quick", "large"])
 def test_only_the_papers_comparison_counts_for_claim_11(scale):
-    summaries = {name: summary_of(name, scale) for name in ("fig9", "fig9_tuned", "fig9_matched")}
+    summaries = {name: summary_of(name, scale) for name in ("fig9", "fig9_tuned", "fig9_equal_settings")}
     # Whatever the order in which they come.
     read = claim_records(list(summaries.values())[::-1])[10]
     assert Counter(verdict["section"] for verdict in read["verdicts"]) == {
         "fig9": 3,
         "fig9_tuned": 3,
-        "fig9_matched": 1,
+        "fig9_equal_settings": 1,
     }
     assert [verdict["is_extra"] for verdict in read["verdicts"]] == [False] + [True] * 6
     assert read["answers"]["text"]["answer"] == read["verdicts"][0]["answer"]
@@ -904,7 +843,7 @@ def test_fig17_shares_its_runs_with_fig9():
         assert {run.id for run in find("fig17").runs(scale)} <= {run.id for run in find("fig9").runs(scale)}
 
 
-@pytest.mark.parametrize("name", ["fig9", "fig9_tuned", "fig9_matched", "fig17", "claim22"])
+@pytest.mark.parametrize("name", ["fig9", "fig9_tuned", "fig9_equal_settings", "fig17", "claim22"])
 def test_errors_below_resolution_are_clipped(name):
     own = [replace(r, curves=r.curves | {"truth": r.curves["truth"] - 0.06}) for r in records(name)]
     assert min(r.curves["truth"].min() for r in own) < 0

@@ -19,7 +19,7 @@ from unstale_lab.reproduce import figures_named, runs_of, summarise
 from unstale_lab.store import Store
 
 FIGURES = figures_named(
-    ["fig2", "fig9", "fig9_tuned", "fig9_matched", "fig17", "claim22", "claim22_time", "ms_pacman_memory"]
+    ["fig2", "fig9", "fig9_tuned", "fig9_equal_settings", "fig17", "claim22", "claim22_time", "ms_pacman_memory"]
 )
 
 

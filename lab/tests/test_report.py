@@ -273,8 +273,8 @@ def test_main_result_is_described_once_all_of_it_was_measured():
     ]]  # fmt: skip
     assert describe_main_result(claim_records(own)) == (
         "In policy evaluation on small control problems, the paper's correction lowers the error of momentum to "
-        "between 0.20x and 0.90x in 6 of 8 experiments (4 problems, each as described in the text and as the authors ran it); "
-        "it makes no difference in 1, and cannot be compared in 1."
+        "between 0.20x and 0.90x in 6 of 8 experiments (4 problems, each as described in the text and as the authors "
+        "ran it); it makes no difference in 1, and cannot be compared in 1."
     )
     parts = [replace(own[4].verdicts[0].parts[0], unstable=("full",))]
     alone = replace(own[4], verdicts=(replace(own[4].verdicts[0], parts=parts),))

@@ -57,8 +57,10 @@ class Method:
     adam: bool = False  # divide the momentum by Adam's denominator
     literal: bool = False  # the paper's recursion, which takes -α μ̂ for the last step although Adam divides it
     linearizes: bool = False  # compute per-sample gradients and discard them, to measure their cost
+    words: str = ""  # the label without symbols, for sentences; if not given, the label
 
 
+WITH_FULL, WITH_DIAGONAL = "Adam with the full correction", "Adam with the diagonal correction"
 METHODS: dict[str, Method] = {
     "momentum": Method("μ", BASELINE),
     "oracle": Method("μ*", ORACLE, "oracle"),
@@ -70,17 +72,19 @@ METHODS: dict[str, Method] = {
     "window": Method("μ̂ (window)", WINDOW, "window", trust=1.0),
     "adam": Method("Adam", BASELINE, adam=True),
     # Adam with the α and β that the paper gives its corrections.
-    "adam_matched": Method("Adam, α and β of μ̂", OTHER_BASELINE, adam=True),
+    "adam_matched": Method("Adam, same α and β", OTHER_BASELINE, adam=True, words="Adam with the same α and β"),
     # "/√": divided by Adam's denominator.
     "adam_oracle": Method("μ*/√", ORACLE, "oracle", adam=True),
-    "adam_dense": Method("μ̂/√", FULL, "full", trust=1.0, adam=True),
-    "adam_window": Method("μ̂/√ (window)", WINDOW, "window", trust=1.0, adam=True),
+    "adam_dense": Method("μ̂/√", FULL, "full", trust=1.0, adam=True, words=WITH_FULL),
+    "adam_window": Method("μ̂/√ (window)", WINDOW, "window", trust=1.0, adam=True, words=WITH_FULL),
     "adam_reservoir": Method("μ̂/√ (reservoir)", OURS, "reservoir", trust=1.0, adam=True),  # of ``Run.slots``
     "adam_default": Method("CorrectedAdam (default)", OURS, "auto", trust=1.0, adam=True),
     "sgd_default": Method("CorrectedSGD (default)", OURS, "auto", trust=1.0),
     # The paper's own variant in its Atari figures.
-    "adam_diagonal_literal": Method("μ̂ diag/√ (literal)", DIAGONAL, "diagonal", adam=True, literal=True),
-    "adam_diagonal": Method("μ̂ diag/√", ACTUAL_STEP_DIAGONAL, "diagonal", adam=True),
+    "adam_diagonal_literal": Method(
+        "μ̂ diag/√ (literal)", DIAGONAL, "diagonal", adam=True, literal=True, words=WITH_DIAGONAL
+    ),
+    "adam_diagonal": Method("μ̂ diag/√", ACTUAL_STEP_DIAGONAL, "diagonal", adam=True, words=WITH_DIAGONAL),
     "adam_frozen": Method("Adam, frozen targets", FROZEN, target_every=2500, adam=True),
     "adam_linearized": Method("Adam + per-sample gradients", PER_SAMPLE, adam=True, linearizes=True),
     "layers": Method("μ̂ for some layers", FULL, "layers"),

@@ -27,6 +27,15 @@ def label(line: str) -> str:
     return METHODS[line].label if line in METHODS else ACTIVATION_LABELS.get(line, line)
 
 
+def in_words(method: str) -> str:
+    """Return the name of a method in words instead of symbols, if it has one.
+
+    >>> in_words("adam_window"), in_words("adam")
+    ('Adam with the full correction', 'Adam')
+    """
+    return METHODS[method].words or METHODS[method].label
+
+
 def capitalized(text: str) -> str:
     """Return the text with its first letter in upper case, unless that is a symbol such as μ."""
     return text[:1].upper() + text[1:] if text[:1].isascii() else text

@@ -104,7 +104,8 @@ def describe_spread(contrasts: Sequence[Contrast]) -> str:
     texts = []
     if ratios:
         bound = math.ceil(100 * max(ratios)) / 100
-        texts.append(f"the typical errors of any two methods are within {bound:.2f}x of each other")
+        where = "where neither diverges, " if any(c.instabilities for c in contrasts) else ""
+        texts.append(f"{where}the typical errors of any two methods are within {bound:.2f}x of each other")
     most = max((c.exceptions for c in contrasts), key=lambda found: found.lower + found.higher)
     if exceptions := most.lower + most.higher:
         texts.append(

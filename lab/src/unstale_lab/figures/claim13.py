@@ -13,8 +13,8 @@ from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import Array, clip_errors, iqm
 from ..claims.contrast import compare_quantity, holm_corrected
 from ..claims.judging import better, make_verdict, no_higher, undecided, within
-from ..claims.sentences import describe_ratio, sentence, two_decimals
-from ..claims.verdict import Verdict
+from ..claims.sentences import describe_ratio, joined, sentence, two_decimals
+from ..claims.verdict import Part, Verdict
 from ..records import Record
 from .claim23 import GAME_STEPS, MIN_STEPS_TO_JUDGE, with_valid_scores
 from .claim23 import GRID as SARSA_GRID
@@ -96,13 +96,15 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
         gain = undecided(gain, f"{steps:,} steps are too few to decide")
     cosines = _cosine(selected, "batches")[method]
     about = within("cosine", cosines, *CLAIMED_COSINE_RANGE, "the cosine is about 0.1")
-    if all(record.diverged_at is not None for record in select(selected, method=method)):
-        about = undecided(about, "all runs diverged")
-    parts = [
-        better(drift, MAX_DRIFT_RATIO, "its values drift less"),
-        replace(gain, is_main=False),
-        about,
+    measured = [
+        describe_ratio("drift is {} that with Adam", drift),
+        describe_ratio("scores are {}", score),
+        "" if about.effect is None else f"the cosine is {two_decimals(about.effect.value)}",
     ]
+    if all(record.diverged_at is not None for record in select(selected, method=method)):
+        gain, about = (Part(part.statement, "undecided", "all runs diverged") for part in (gain, about))
+        measured = ["all runs diverge"]
+    parts = [better(drift, MAX_DRIFT_RATIO, "its values drift less"), replace(gain, is_main=False), about]
     notes = [
         describe_iqm(scores, "Scores (IQM)"),
         describe_iqm(drifts, "Drift in the second half (IQM)"),
@@ -111,11 +113,7 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
     is_extra = method == "adam_window"
     scope = f"{algorithm}, full correction (window)" if is_extra else algorithm
     when = f"after {steps:,} steps with the {'full' if is_extra else 'diagonal'} correction"
-    why = sentence(
-        f"{when}, {describe_ratio('drift is {} that with Adam', drift)}",
-        describe_ratio("scores are {}", score),
-        "" if about.effect is None else f"the cosine is {two_decimals(about.effect.value)}",
-    )
+    why = sentence(f"{when}, {joined(*measured)}")
     return make_verdict(13, why, parts, selected, " ".join(notes), scope=scope, is_extra=is_extra)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..analysis.formatting import describe_iqm, format_number
+from ..analysis.formatting import describe_iqm, format_number, in_words
 from ..analysis.panels import Panel
 from ..analysis.run_table import select
 from ..analysis.statistics import iqm
@@ -23,7 +23,6 @@ from .shared.pacman import (
     compare_by_seed,
     error_panels,
     final_errors_by_method,
-    in_words,
 )
 
 MAX_ERROR_RATIO_IF_LEARNED = 0.8  # last to first measured error

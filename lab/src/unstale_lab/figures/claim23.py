@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..analysis.curves import learning_curves
-from ..analysis.formatting import format_number, label, listed
+from ..analysis.formatting import format_number, in_words, label, listed
 from ..analysis.panels import Panel
 from ..analysis.run_table import RunTable, tabulate
 from ..analysis.statistics import Array, iqm
@@ -42,7 +42,6 @@ RANDOM_SCORE = 216
 DECENT_SCORE = 2 * RANDOM_SCORE
 MIN_DECENT_SEEDS = 3  # fewer than for comparisons, because every single seed must pass
 SCORES = {"score": "while learning", "evaluation score": "after training"}
-NAMES = {"adam": "Adam", "adam_diagonal": "diagonal correction", "adam_window": "full correction"}
 GAME_STEPS = "environment steps (all games)"
 MIN_STEPS_TO_JUDGE = 2_000_000  # shorter training can confirm the claim, but not refute it
 
@@ -77,7 +76,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
         "over seeds, with minimum and maximum."
     )
     scores = [
-        f"{' and '.join(f'{table.final(curve)[method].mean():.0f}' for curve in SCORES)} ({NAMES[method]})"
+        f"{' and '.join(f'{table.final(curve)[method].mean():.0f}' for curve in SCORES)} ({in_words(method)})"
         for method in table.records
     ]
     why = sentence(

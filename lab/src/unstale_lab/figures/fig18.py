@@ -54,9 +54,7 @@ def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     at_the_end = {
         label(method): without_divergences(each, each.b) for method, each in zip(PAPER_METHODS, contrasts, strict=True)
     }
-    left = sorted(part.effect.value for part in parts if part.effect and not part.effect.is_ratio)
-    of_initial = f", {100 * left[0]:.2g} to {100 * left[-1]:.2g} % of the initial one" if left else ""
-    changes = f"the final error is {{}} that after a tenth of the steps{of_initial}"
+    changes = "the final error is {} that after a tenth of the steps"
     why = sentence(describe_ratios(changes, at_the_end, lambda line: line.removesuffix(" at the end")))
     return make_verdict(18, why, parts, selected, notes, reading)
 

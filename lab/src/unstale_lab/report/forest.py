@@ -11,6 +11,8 @@ from ..analysis.formatting import format_briefly, format_estimate, format_number
 from ..claims.contrast import EQUIVALENCE_MARGIN, MUCH
 from ..claims.judging import MIN_RELEVANT_RATIO
 from ..claims.verdict import READINGS, Answer, Reading
+from ..figures.claim13 import MAX_DRIFT_RATIO
+from ..figures.fig5 import MAX_RBF_DRIFT_RATIO
 from ..methods import METHODS
 
 LOW, HIGH = 0.1, 10.0  # ends of the axis; what lies beyond is clipped, and marked with an arrow
@@ -30,14 +32,14 @@ SUPPORTING: dict[int, tuple[tuple[float, float], ...]] = {
     2: (LARGER,),
     3: (SMALLER, LARGER),
     4: (SMALLER,),
-    5: ((0.0, 1 / 5),),
+    5: ((0.0, MAX_RBF_DRIFT_RATIO),),
     6: (EQUAL,),
     7: (SMALLER,),
     9: (LARGER,),
     10: ((0.0, 1 / MUCH),),
     11: (SMALLER,),
     12: ((MUCH, math.inf),),
-    13: ((0.0, 1 / 2),),
+    13: ((0.0, MAX_DRIFT_RATIO),),
     14: (LARGER,),
     16: (SMALLER,),
     17: (SMALLER,),
@@ -48,12 +50,12 @@ SUPPORTING: dict[int, tuple[tuple[float, float], ...]] = {
 }
 NAMES = {
     2: "training loss, μ* / μ",
-    5: "RBF features / MLP",
+    5: "drift of μ, RBF features / MLP",
     7: "widest kernels, μ̂ / μ",
     9: "1 − cosine, late / early",
-    10: "bottom layer / top layer",
-    12: "frozen targets / μ",
-    13: "drift, μ̂ diag/√ / Adam",
+    10: "one bottom layer / one top layer",
+    12: "while learning, frozen targets / μ",
+    13: "drift in PPO, μ̂ diag/√ / Adam",
     14: "μ̂ diag, batches of 1 / 16",
     16: "μ̂ / μ",
     18: "μ, end / tenth of the steps",

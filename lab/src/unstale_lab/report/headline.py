@@ -119,15 +119,18 @@ def describe_reduced(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _outcome(part: Mapping[str, Any]) -> Outcome:
-    """Return how the correction changes the error, by the interval of the ratio and the test."""
+    """Return how the correction changes the error, by the rule of ``better`` in ``claims.judging``.
+
+    It makes no difference if the whole interval of the ratio is too close to 1 to be relevant.
+    """
     effect, comparison = part["effect"], part["comparison"]
     if not effect:
         return "diverges" if tuple(part["unstable"]) == ("full",) else "incomparable"
     low, high = effect["interval"] or (effect["value"], effect["value"])
     is_significant = comparison is None or comparison["p_holm"] < SIGNIFICANCE_LEVEL
-    if is_significant and high < 1 / MIN_RELEVANT_RATIO:
+    if is_significant and effect["value"] <= 1 / MIN_RELEVANT_RATIO:
         return "lower"
-    if is_significant and low > MIN_RELEVANT_RATIO:
+    if is_significant and effect["value"] >= MIN_RELEVANT_RATIO:
         return "higher"
     return "equal" if low >= 1 / MIN_RELEVANT_RATIO and high <= MIN_RELEVANT_RATIO else "unclear"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...analysis.agreement import cosine_curves
 from ...analysis.curves import MSE, learning_curves
-from ...analysis.formatting import capitalized, describe_iqm, format_p_value, label
+from ...analysis.formatting import capitalized, describe_iqm, format_p_value, in_words
 from ...analysis.panels import Panel, Series
 from ...analysis.run_table import select, tabulate
 from ...analysis.statistics import Array, iqm
@@ -47,12 +47,6 @@ RETURNS_NOISE_NOTE = "Sampled returns are noisy: no network can get below their 
 PAPER_PAIR = ("adam_diagonal_literal", "adam")
 WINDOW_PAIR = ("adam_window", "adam")  # too expensive for the paper
 WINDOW_SCOPE = "beyond the paper: full correction (window)"
-WORDS = {
-    "adam_matched": "Adam with the same α and β",
-    "adam_diagonal_literal": "Adam with the diagonal correction",
-    "adam_window": "Adam with the full correction",
-    "adam_dense": "Adam with the full correction",
-}
 JUDGED_METHODS = ("adam", "adam_diagonal_literal", "adam_window")
 
 
@@ -133,11 +127,6 @@ def describe_comparison(contrast: Contrast, records: Sequence[Record]) -> str:
     when = after_steps(steps, MS_PACMAN_GRID.paper["steps"])
     p = f", {format_p_value(contrast.comparison.p_paired)}" if contrast.comparison else ""
     return f"{capitalized(when)}, {describe_errors([contrast], in_words)} ({contrast.seeds} seeds{p})."
-
-
-def in_words(method: str) -> str:
-    """Return the name of a method in words instead of symbols."""
-    return WORDS.get(method, label(method))
 
 
 def describe_window_correction(records: Sequence[Record]) -> str:
