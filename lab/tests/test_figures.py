@@ -443,6 +443,7 @@ BOTH = 2  # readings
 PLANTED = {
     "fig1": (regression, {}, ["holds"] * BOTH),
     "fig1, the correction gains": (floor, {}, ["holds in part"] * BOTH),  # the oracle still differs
+    "fig1, the correction diverges": (lambda run: inf if run.method == "full" else 0.06, {}, ["does not hold"] * BOTH),
     "fig2": (flat, {"training": lambda run: 1.2 if run.method == "oracle" else 1.0}, ["holds"] * 3),
     "fig2, test losses differ": (lambda run: 0.5 * floor(run), {}, ["does not hold"] * 3),
     "fig3": (floor, {}, ["holds"] * BOTH),
@@ -869,6 +870,12 @@ def test_fig17_reports_too_few_steps():
     assert (speed.answer, precision.answer) == ("holds", "undecided")
     assert precision.found.endswith("(5,000 steps are too few to decide)")
     assert speed.statement == "frozen targets have a higher error over the training by a factor of 1.5 or more"
+
+
+def test_claim13_makes_up_no_numbers_for_methods_that_always_diverge():
+    for verdict in find("claim13").judge(records("claim13", lambda run: 0.06 if run.method == "adam" else inf)):
+        assert verdict.why.endswith("correction, all runs diverge.")
+        assert [part.found for part in verdict.parts[1:]] == ["all runs diverged"] * 2
 
 
 def controlled(scale: str, gain: float, less_drift: float, cosine: float) -> list[Record]:

@@ -98,6 +98,11 @@ def test_spread_is_the_largest_ratio_in_either_direction(settings, more):
     assert describe_spread(contrasts) == f"the typical errors of any two methods are within 1.25x of each other{more}"
 
 
+def test_spread_is_where_neither_method_diverges():
+    spread = describe_spread([contrast("full", 1.25, full="α = 0.5"), contrast("oracle", 1.1)])
+    assert spread.startswith("where neither diverges, the typical errors") and "μ̂ diverges at α = 0.5" in spread
+
+
 def test_bound_of_the_spread_is_rounded_up():
     assert describe_spread([contrast("full", 1.031)]).endswith("within 1.04x of each other")
 

@@ -146,7 +146,7 @@ def compare_pairs(
     levels: Sequence[Any] | None = None,
     symbol: str = "α",
 ) -> list[Contrast]:
-    """Compare each pair of lines, with Holm's correction over all of them.
+    """Compare each pair of lines, with Holm's correction over all of them: of errors, and of shares of diverged runs.
 
     Args:
         errors: ``[settings, seeds]`` per line; ``inf`` for diverged runs.
@@ -155,7 +155,13 @@ def compare_pairs(
         levels: the learning rate of each setting; if not given, all settings are one level.
         symbol: of the levels.
     """
-    found = [_contrast(errors, a, b, worst_error, levels, symbol) for a, b in pairs]
+    pairs = list(pairs)
+    settings = len(errors[pairs[0][0]])
+    of = np.zeros(settings) if levels is None else np.asarray(levels, dtype=float)
+    unstable = _unstable_lines(errors, pairs, of)
+    found = [
+        _contrast(errors, *pair, worst_error, of, symbol, lines) for pair, lines in zip(pairs, unstable, strict=True)
+    ]
     return holm_corrected(found)[0]
 
 
@@ -185,15 +191,20 @@ def learning_rates(table: RunTable) -> tuple[list[float], str]:
 
 
 def _contrast(
-    errors: Mapping[str, Array], a: str, b: str, worst_error: float, levels: Sequence[Any] | None, symbol: str
+    errors: Mapping[str, Array],
+    a: str,
+    b: str,
+    worst_error: float,
+    of: NDArray[np.float64],
+    symbol: str,
+    unstable: Mapping[float, Sequence[str]],
 ) -> Contrast:
-    of = np.zeros(len(errors[a])) if levels is None else np.asarray(levels, dtype=float)
+    """Compare two lines, given the level of each setting and what diverges at each level."""
     values = np.unique(of).tolist()
     seeds = np.asarray(errors[a]).shape[1]
     is_stable = np.ones(len(of), dtype=bool)
     instabilities = []
     diverged_runs = {line: np.isinf(np.asarray(errors[line], dtype=float)) for line in (a, b)}
-    unstable = {value: _unstable_lines(diverged_runs, of == value) for value in values}
     for line in (a, b):
         is_diverged = diverged_runs[line]
         bad = [value for value in values if line in unstable[value]]
@@ -215,15 +226,32 @@ def _contrast(
     return Contrast(a, b, comparison, direction, seeds, where, tuple(instabilities), exceptions)
 
 
-def _unstable_lines(diverged: Mapping[str, NDArray[np.bool_]], is_level: NDArray[np.bool_]) -> list[str]:
-    """Return which methods diverge at a learning rate: those that do so in more than ``MAX_DIVERGENCE_RATE`` of runs.
+def _unstable_lines(
+    errors: Mapping[str, Array], pairs: Sequence[tuple[str, str]], of: NDArray[np.float64]
+) -> list[dict[float, list[str]]]:
+    """Return, for each pair and each level, which of the two diverge: in more than ``MAX_DIVERGENCE_RATE`` of runs.
 
-    One alone does only if it does so significantly more often than the other one, by a t-test over seeds.
+    One alone does only if it does so significantly more often than the other one: by a t-test over seeds, with Holm's
+    correction over all pairs and levels.
     """
-    unstable = [line for line, runs in diverged.items() if runs[is_level].mean() > MAX_DIVERGENCE_RATE]
-    a, b = (runs[is_level].mean(axis=0) for runs in diverged.values())  # [seeds]
-    is_certain = len(unstable) == 2 or one_sample_t_test(a - b) < SIGNIFICANCE_LEVEL
-    return unstable if is_certain else []
+    diverged = {line: np.isinf(np.asarray(errors[line], dtype=float)) for pair in pairs for line in pair}
+    levels = {value: of == value for value in np.unique(of).tolist()}
+    unstable = [
+        {
+            value: [line for line in pair if diverged[line][is_level].mean() > MAX_DIVERGENCE_RATE]
+            for value, is_level in levels.items()
+        }
+        for pair in pairs
+    ]
+    alone = [(i, value) for i, lines in enumerate(unstable) for value in levels if len(lines[value]) == 1]
+    ps = []
+    for i, value in alone:
+        a, b = (diverged[line][levels[value]].mean(axis=0) for line in pairs[i])  # [seeds]
+        ps.append(one_sample_t_test(a - b))
+    for (i, value), p in zip(alone, holm(ps), strict=True):
+        if p >= SIGNIFICANCE_LEVEL:
+            unstable[i][value] = []
+    return unstable
 
 
 def _exceptions(a: Array, b: Array, a_diverged: Array, b_diverged: Array) -> Exceptions:

@@ -7,7 +7,8 @@ it decides nothing.
 
 **Stability is judged apart from errors.** A learning rate at which a method diverges in more than a quarter of its runs
 is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at α = 0.5". If only one of the two
-does, a t-test over seeds has to find a difference between their shares of diverged runs. At the other learning rates a
+does, a t-test over seeds has to find a difference between their shares of diverged runs, with Holm's correction over
+all pairs and learning rates. At the other learning rates a
 diverged run counts as ``worst_error``. If no learning rate is left, the method that diverges at more of them is the
 worse one, if it also diverges wherever the other one does; otherwise nothing is decided.
 
@@ -22,10 +23,10 @@ differ" then hold or fail in part only, and "better" holds in part if some of th
 ``better``      holds if a difference of 2 % or more is found. If a size is claimed, the whole interval of the ratio
                 must have it for "holds"; a smaller difference holds in part, unless the ratio is equivalent to 1. Also
                 in part: the method claimed to be better diverges at some learning rates, or is much worse or diverges
-                in some settings, or, without a claimed size, the errors are equivalent and the other method is less
-                stable. Otherwise does not hold if the opposite is found, if the ratio is equivalent to 1, or if its
-                interval excludes the claimed size. If the ratio is equivalent to 1, its whole interval lies below 1,
-                and the test finds no difference, nothing is decided.
+                in some settings, or, without a claimed size, the errors are equivalent, the method is not found to be
+                worse, and the other one is less stable. Otherwise does not hold if the opposite is found, if the ratio
+                is equivalent to 1, or if its interval excludes the claimed size. If the ratio is equivalent to 1, its
+                whole interval lies below 1, and the test finds no difference, nothing is decided.
 ``worse``       the opposite of ``better``.
 ``equivalent``  holds if the interval of the ratio lies within the margin, whatever p is: a small difference can be
                 significant. Does not hold if the interval lies outside. Holds in part if the two diverge at different
@@ -83,6 +84,7 @@ def differs(contrast: Contrast, statement: str = "") -> Part:
 def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> Part:
     """Judge whether ``a`` has a lower error than ``b``, by a ratio of at most ``max_ratio``."""
     answer: Answer = "undecided"
+    is_worse = contrast.is_found and contrast.ratio >= MIN_RELEVANT_RATIO
     if contrast.comparison is None:
         if contrast.less_stable:
             answer = "holds" if contrast.less_stable == contrast.b else "does not hold"
@@ -92,7 +94,7 @@ def better(contrast: Contrast, max_ratio: float = 1.0, statement: str = "") -> P
         answer = "holds" if is_certain and is_everywhere else "holds in part"
     elif contrast.is_found and contrast.ratio <= 1 / MIN_RELEVANT_RATIO and not contrast.is_equivalent():
         answer = "holds in part"  # better, but by less than claimed
-    elif max_ratio == 1 and contrast.is_equivalent() and contrast.less_stable == contrast.b:
+    elif max_ratio == 1 and contrast.is_equivalent() and contrast.less_stable == contrast.b and not is_worse:
         answer = "holds in part"
     elif (
         (contrast.is_found and contrast.ratio > 1)
@@ -273,18 +275,20 @@ def describe_contrast(contrast: Contrast) -> str:
 
 def _part(contrast: Contrast, statement: str, answer: Answer, margin: float = EQUIVALENCE_MARGIN) -> Part:
     c = contrast.comparison
+    found, brief = _found(contrast, margin), _brief(contrast)
     if contrast.seeds < MIN_SEEDS:
-        answer = "undecided"
+        few = f"{contrast.seeds} seeds decide nothing"
+        answer, found, brief = "undecided", f"{found} ({few})", f"{brief}; {few}"
     effect = None if c is None else Effect(f"{label(contrast.a)} / {label(contrast.b)}", c.ratio, c.interval)
     unstable = tuple(each.line for each in contrast.instabilities)
     return Part(
         statement,
         answer,
-        _found(contrast, margin),
+        found,
         _test(contrast),
         effect,
         c,
-        brief=_brief(contrast),
+        brief=brief,
         unstable=unstable,
     )
 

@@ -140,9 +140,9 @@ def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
 
 def _verdict(verdict: Verdict) -> Iterable[str]:
     about = [verdict.scope, READING_NAMES["code"] if verdict.reading == "code" else ""]
-    about.append("not part of the claim" if verdict.is_extra else "")
-    scope = "; ".join(text for text in about if text)
-    title = f"Claim {verdict.claim} ({_escaped(scope)})" if scope else f"Claim {verdict.claim}"
+    scope = _escaped("; ".join(text for text in about if text))
+    subject = f"Beside claim {verdict.claim}" if verdict.is_extra else f"Claim {verdict.claim}"
+    title = f"{subject} ({scope})" if scope else subject
     yield f"**{title}: {ANSWER_SIGNS[verdict.answer]} {verdict.answer}.** {_escaped(verdict.why)}"
     yield "\n".join(f"- {_escaped(_part(part))}" for part in verdict.parts)
     compared = list(dict.fromkeys(part.comparison for part in verdict.parts if part.comparison))
@@ -189,6 +189,6 @@ def _cell(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """Escape emphasis and tags of Markdown, but not links."""
-    for mark in "*_<`":
+    for mark in "\\*_<`":
         text = text.replace(mark, f"\\{mark}")
     return " ".join(text.split())
