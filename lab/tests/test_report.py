@@ -845,7 +845,7 @@ def test_other_effects_say_what_they_are(tmp_path):
 
 def test_html_says_where_a_figure_was_reduced_first(report_folder):
     page = (report_folder / "report.html").read_text("utf-8")
-    reduced, full = (re.search(rf'<section id="{name}".*?</section>', page, re.S)[0] for name in ("fig4", "fig3"))
+    reduced, full = (re.search(rf'<section id="{name}".*?</section>', page, re.S)[0] for name in ("fig19", "fig3"))
     assert reduced.index("Half the seeds.") < reduced.index("<dt>Settings at full scale</dt>")
     assert "<dt>Settings</dt>" in full and "full scale" not in full
 
@@ -953,6 +953,17 @@ def test_findings_and_tables_of_a_study_are_in_both_reports():
         (lambda own: own["verdicts"][0]["parts"][0]["effect"].update(interval=[1, 2, 3]) or own, "too many values"),
         (lambda own: own | {"tables": [{"title": "t", "heading": ["a"], "rows": [[1]]}]}, "cells that are not texts"),
         (lambda own: own | {"title": "\ud800"}, "surrogates not allowed"),
+        (lambda own: own | {"machines": "H200"}, "its machines is 'H200', which is no list"),
+        (lambda own: own | {"panels": {}}, "its panels is {}, which is no list"),
+        (lambda own: own["verdicts"][0].update(parts=[]) or own, "has no parts"),
+        (lambda own: own["verdicts"][0]["parts"][0].update(comparison=0) or own, "is not a summary"),
+        (lambda own: own["verdicts"][0]["parts"][0].update(effect={}) or own, "is not a summary"),
+        (lambda own: own["verdicts"][0]["parts"][0]["effect"].update(value="nan") or own, "has no value"),
+        (lambda own: own["verdicts"][0]["parts"][0]["comparison"].update(p_holm=7.0) or own, "its p_holm is 7.0"),
+        (lambda own: own["verdicts"][0]["parts"][0]["comparison"].update(ratio=-1) or own, "its ratio is -1.0"),
+        (lambda own: own["verdicts"][0].update(answer="holds") or own, "that of its parts 'holds in part'"),
+        (lambda own: own | {"cut": "Half.", "verdicts": [_refuted(own)]}, "that of its parts 'undecided'"),
+        (lambda own: own["panels"][0]["series"][0]["x"].__setitem__(0, "nan") or own, "a place that is not finite"),
         (lambda own: own | {"runs": -1}, "its runs is -1"),
         (lambda own: own | {"runs": True}, "its runs is True"),
         (lambda own: own | {"seconds": -1}, "not a finite number of at least 0"),
@@ -964,6 +975,12 @@ def test_invalid_summaries_are_refused(tmp_path, damage, message):
     (tmp_path / "summaries" / "fig3.json").write_text(json.dumps(own), "utf-8")
     with pytest.raises(DataError, match=re.escape(message)):
         read_summaries(tmp_path)
+
+
+def _refuted(own):
+    """Return the first verdict with a single part that does not hold."""
+    verdict = own["verdicts"][0]
+    return verdict | {"answer": "does not hold", "parts": verdict["parts"][2:]}
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"name": "fig3", "seconds": 1e999}', '{"name": "fig4"}'])

@@ -274,6 +274,24 @@ def test_export_of_missing_runs_writes_nothing(store, tmp_path):
     assert not published.path.exists()
 
 
+def test_export_refuses_other_results_for_a_run(store, tmp_path):
+    store.add([record(0)])
+    published = Store(tmp_path / "published", warn=never)
+    published.add([replace(record(0), curves={"evaluation": np.array([1.0, 2.0, 3.0])})])
+    with pytest.raises(StoreError, match="hold different results for run"):
+        store.export([Run(seed=0)], published, "fig3")
+
+
+def test_export_does_not_mistake_another_file_for_its_own(store, tmp_path):
+    store.add([record(0)])
+    published = Store(tmp_path / "published", warn=never)
+    path = store.export([Run(seed=0)], published, "fig3")
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match="exists and lacks 1 of these runs"):
+        store.export([Run(seed=0)], published, "fig3")
+
+
 def test_find_by_the_beginning_of_an_id(store):
     kept = record(3, corrected_layers=(1,))
     store.add([kept, record(4)], HERE)

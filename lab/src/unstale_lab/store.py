@@ -90,11 +90,16 @@ class Store:
             The path of the file, or ``None`` if ``to`` lacks no run.
 
         Raises:
-            StoreError: a run is not in this store.
+            StoreError: a run is not in this store, or ``to`` holds other results for it.
         """
-        have = to.ids()
-        wanted = {run.id: run for run in runs if run.id not in have}
-        found = {id: self._stored(wanted[id], row) for id, row in self._rows(wanted.__contains__)}
+        requested = {run.id: run for run in runs}
+        there = dict(to._rows(requested.__contains__))
+        here = dict(self._rows(requested.__contains__))
+        for id in here.keys() & there.keys():
+            if not batch_file.same_results(here[id], there[id]):
+                raise StoreError(f"{self.path} and {to.path} hold different results for run {id}")
+        wanted = {id: run for id, run in requested.items() if id not in there}
+        found = {id: self._stored(wanted[id], here[id]) for id in wanted.keys() & here.keys()}
         if missing := wanted.keys() - found.keys():
             raise StoreError(f"{len(missing)} of {len(wanted)} runs are not in {self.path}, for example {min(missing)}")
         if not found:
@@ -107,6 +112,10 @@ class Store:
         with to._writing():
             to.path.mkdir(parents=True, exist_ok=True)
             write_file(path, content, overwrite=False)
+        if missing := wanted.keys() - Store(to.path, to.warn).ids():
+            raise StoreError(
+                f"{path} exists and lacks {len(missing)} of these runs: delete it, or choose another store"
+            )
         return path
 
     def require_writable(self) -> None:

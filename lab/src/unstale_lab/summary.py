@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from .analysis.panels import Panel, Series, Table
 from .analysis.statistics import Comparison
-from .claims.judging import combine_parts
+from .claims.judging import answer_at_reduced_scale, combine_parts
 from .claims.verdict import ANSWERS, READINGS, Effect, Part, Verdict
 from .errors import DataError, one_line
 from .experiment import SCALES, Scale
@@ -66,15 +67,17 @@ class Summary:
         if own.get("scale") not in SCALES:
             raise ValueError(f"its scale {own.get('scale')!r} is none of {', '.join(SCALES)}")
         json.dumps(own, ensure_ascii=False).encode()  # half of a character in a text is a UnicodeEncodeError
-        own["panels"] = tuple(_panel(panel) for panel in own["panels"])
-        own["verdicts"] = tuple(_verdict(verdict, own["claims"]) for verdict in own["verdicts"])
-        own["tables"] = tuple(_table(table) for table in own.get("tables", ()))
+        is_reduced = bool(own.get("cut"))
+        own["panels"] = tuple(_panel(panel) for panel in _items(own, "panels"))
+        own["verdicts"] = tuple(_verdict(verdict, own["claims"], is_reduced) for verdict in _items(own, "verdicts"))
+        own["tables"] = tuple(_table(table) for table in _items(own, "tables"))
         own["seconds"] = float(own["seconds"])
         if not 0 <= own["seconds"] < math.inf:
             raise ValueError("its seconds are not a finite number of at least 0")
         if not all(isinstance(text, str) for text in dict(own.get("versions", {})).values()):
             raise ValueError("its versions are not all texts")
-        return _make(Summary, own | {name: tuple(own[name]) for name in ("claims", "machines")})
+        lists = ("claims", "machines", "findings", "measured")
+        return _make(Summary, own | {name: tuple(_items(own, name)) for name in lists})
 
 
 def write_summary(summary: Summary, out: Path) -> Path:
@@ -154,6 +157,14 @@ def _format(value: Any, margin: str = "") -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
+def _items(own: dict[str, Any], name: str) -> list[Any]:
+    """Returns a list that is left out if it is empty."""
+    value = own.get(name, [])
+    if not isinstance(value, list):
+        raise ValueError(f"its {name} is {reprlib.repr(value)}, which is no list")
+    return value
+
+
 def _make(kind: type[T], own: dict[str, Any]) -> T:
     """Returns the object with these fields; counts, texts, lists of texts and flags are checked."""
     for each in fields(kind):  # type: ignore[arg-type]
@@ -167,7 +178,7 @@ def _make(kind: type[T], own: dict[str, Any]) -> T:
         else:
             is_right = type(value) is SIMPLE_TYPES.get(str(each.type), type(value))
         if not is_right:
-            raise ValueError(f"its {each.name} is {value!r}, which is no {each.type}")
+            raise ValueError(f"its {each.name} is {reprlib.repr(value)}, which is no {each.type}")
     return kind(**own)
 
 
@@ -186,10 +197,12 @@ def _series(own: dict[str, Any]) -> Series:
     count = len(values["x"])
     if len(values["y"]) != count or {len(values["low"]), len(values["high"])} not in ({0}, {count}):
         raise ValueError(f"the line {own.get('label')!r} has values of different lengths")
+    if not all(map(math.isfinite, values["x"])):
+        raise ValueError(f"the line {own.get('label')!r} has a place that is not finite")
     return _make(Series, own | values)
 
 
-def _verdict(own: dict[str, Any], claims: Sequence[int]) -> Verdict:
+def _verdict(own: dict[str, Any], claims: Sequence[int], is_reduced: bool) -> Verdict:
     for answer in (own["answer"], *(part["answer"] for part in own["parts"])):
         if answer not in ANSWERS:
             raise ValueError(f"the answer {answer!r} is none of {', '.join(ANSWERS)}")
@@ -197,30 +210,40 @@ def _verdict(own: dict[str, Any], claims: Sequence[int]) -> Verdict:
         raise ValueError(f"the reading {own['reading']!r} is none of {', '.join(READINGS)}")
     if own["claim"] not in claims:
         raise ValueError(f"it judges claim {own['claim']!r}, which is not among its claims {claims}")
-    verdict = _make(Verdict, own | {"parts": tuple(_part(part) for part in own["parts"])})
+    verdict = _make(Verdict, own | {"parts": tuple(_part(part) for part in _items(own, "parts"))})
+    if not verdict.parts and verdict.answer != "shown":
+        raise ValueError(f"its answer to claim {verdict.claim} has no parts")
     combined = combine_parts(verdict.parts) if verdict.parts else verdict.answer
-    # A reduced scale confirms a claim in part at most.
-    if verdict.answer != combined and (verdict.answer, combined) != ("holds in part", "holds"):
+    if is_reduced:
+        combined = answer_at_reduced_scale(combined)
+    if verdict.answer != combined:
         raise ValueError(f"its answer to claim {verdict.claim} is {verdict.answer!r}, that of its parts {combined!r}")
     return verdict
 
 
 def _part(own: dict[str, Any]) -> Part:
     effect, comparison = own["effect"], own["comparison"]
-    read = {"effect": effect and _effect(effect), "comparison": comparison and _comparison(comparison)}
-    return _make(Part, own | read | {"unstable": tuple(own["unstable"])})
+    read = {
+        "effect": None if effect is None else _effect(effect),
+        "comparison": None if comparison is None else _comparison(comparison),
+    }
+    return _make(Part, own | read | {"unstable": tuple(_items(own, "unstable"))})
 
 
 def _effect(own: dict[str, Any]) -> Effect:
-    interval = own["interval"] and _interval(own["interval"])
-    return _make(Effect, own | {"value": float(own["value"]), "interval": interval})
+    interval, value = own["interval"], float(own["value"])
+    if math.isnan(value):
+        raise ValueError(f"the effect {own['quantity']!r} has no value")
+    return _make(Effect, own | {"value": value, "interval": None if interval is None else _interval(interval)})
 
 
 def _comparison(own: dict[str, Any]) -> Comparison:
-    names = ("ratio", "p_welch", "p_paired", "p_holm", "improvement", "iqm_a", "iqm_b")
-    return _make(
-        Comparison, own | {name: float(own[name]) for name in names} | {"interval": _interval(own["interval"])}
-    )
+    numbers = {name: float(own[name]) for name in ("ratio", "iqm_a", "iqm_b")}
+    shares = {name: float(own[name]) for name in ("p_welch", "p_paired", "p_holm", "improvement")}
+    for name, value in (numbers | shares).items():
+        if value < 0 or (name in shares and value > 1):
+            raise ValueError(f"its {name} is {value}, which is impossible")
+    return _make(Comparison, own | numbers | shares | {"interval": _interval(own["interval"])})
 
 
 def _interval(ends: Iterable[float | str]) -> tuple[float, float]:

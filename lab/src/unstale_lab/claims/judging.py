@@ -263,8 +263,13 @@ def at_reduced_scale(verdict: Verdict) -> Verdict:
         for part in verdict.parts
     )
     answer = combine_parts(parts) if parts else verdict.answer
+    return replace(verdict, answer=answer_at_reduced_scale(answer), parts=parts)
+
+
+def answer_at_reduced_scale(answer: Answer) -> Answer:
+    """Return the answer that runs at a smaller scale than the paper's can give at most."""
     reduced: dict[Answer, Answer] = {"does not hold": "undecided", "holds": "holds in part"}
-    return replace(verdict, answer=reduced.get(answer, answer), parts=parts)
+    return reduced.get(answer, answer)
 
 
 def describe_contrast(contrast: Contrast) -> str:
