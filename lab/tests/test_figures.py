@@ -267,6 +267,15 @@ def test_first_panel_looks_like_the_papers(name):
     assert f"{panel.title}, as the authors ran it" in [other.title for other in others]
 
 
+def test_a_mean_over_a_setting_ends_where_half_of_the_runs_diverged():
+    errors = np.array([[1.0, 3.0, inf], [inf, inf, inf]])
+    np.testing.assert_array_equal(curves.survivors(errors[:1]), [[1.0, 3.0, np.nan]])
+    assert np.isinf(curves.survivors(errors)).all()
+    own = records("fig19", diverges_at_large_alpha, scale="smoke")
+    line = next(series for series in find("fig19").panels(own)[0].series if series.method == "full")
+    assert line.x[-1] == 0.5 and np.isinf(line.y[-1]) and np.isfinite(line.y[:-1]).all()
+
+
 def test_divergence_panel_only_if_runs_diverged():
     assert divergence_panels(select(records("fig3", scale="smoke"), convention="text"), "alpha") == []
     own = select(records("fig3", diverges_at_large_alpha, scale="smoke"), convention="text")

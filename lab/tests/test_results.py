@@ -118,7 +118,7 @@ def test_docs_list_the_present_answers_of_claims_that_changed():
         record["number"]: record["answers"]["text"]["answer"]
         for record in json.loads((RESULTS / "claims.json").read_text("utf-8"))
     }
-    page = (ROOT / "docs/laboratory.md").read_text("utf-8")
+    page = (ROOT / "docs/changed-answers.md").read_text("utf-8")
     section = page.split("## Answers that changed")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     listed = [(int(number), row[2]) for row in rows[2:] for number in row[0].split(",")]

@@ -1,8 +1,9 @@
 """Panels from records: learning curves, errors over a hyper-parameter, divergence rates.
 
 The paper plots means. A mean is over the runs that did not diverge, and the number of those that did is written beside
-its line: no number is made up for a diverged run. The interquartile mean (IQM) counts a diverged run as worse than any
-other: it is infinite, and its line ends, once more than a quarter of the runs have diverged.
+its line: no number is made up for a diverged run. Over a hyper-parameter, its line ends where half of the runs or more
+have diverged. The interquartile mean (IQM) counts a diverged run as worse than any other: it is infinite, and its line
+ends, once more than a quarter of the runs have diverged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .statistics import Array, bootstrap, divergence_rate, iqm
 
 BAND_RESAMPLES = 400  # for a band in a plot; intervals in verdicts use more
 MSE = "mean squared error"  # axis label
+MIN_DIVERGED_TO_END = 0.5  # the share of diverged runs from which on a mean over the others is not drawn
 AXIS_LABELS = {
     "alpha": "learning rate α",
     "beta": "momentum β",
@@ -67,7 +69,7 @@ def learning_curves(
     table = tabulate(records, by)
     curves = {line: values[first:] for line, values in table.curves(curve).items()}
     if statistic is mean:
-        curves = {line: _survivors(values) for line, values in curves.items()}
+        curves = {line: _surviving_curves(values) for line, values in curves.items()}
     at = table.at[first:]
     return [
         series_with_band(str(line), at, curves[line], statistic, **_series_fields(table, line, by)) for line in curves
@@ -99,17 +101,20 @@ def sensitivity_curves(
     curve: str = "evaluation",
     **more: Any,
 ) -> list[Series]:
-    """Return the final error of each method over a hyper-parameter, averaged over all other settings."""
+    """Return the final error of each method over a hyper-parameter, averaged over all other settings.
+
+    A line ends where half of the runs or more diverged: a mean over the others is one over the easier settings, and
+    cannot be compared with other points.
+    """
     table = tabulate(records, by)
     of = np.array(table.values(field))
     values = np.unique(of)
     ends = {line: errors[-1] for line, errors in table.curves(curve).items()}
-    if statistic is mean:
-        ends = {line: np.where(np.isinf(errors), np.nan, errors) for line, errors in ends.items()}
+    kept = survivors if statistic is mean else np.asarray
     lines = []
     for line, errors in ends.items():
         # One by one, because values can have different numbers of settings.
-        points = [series_with_band("", [value], errors[of == value][None], statistic) for value in values]
+        points = [series_with_band("", [value], kept(errors[of == value])[None], statistic) for value in values]
         x, y, low, high = ([v for p in points for v in getattr(p, name)] for name in ("x", "y", "low", "high"))
         lines.append(Series(str(line), x, y, low, high, **_series_fields(table, line, by), **more))
     return lines
@@ -147,7 +152,15 @@ def divergence_panels(records: Sequence[Record], field: str, prefix: str = "") -
     return [panel] if series else []
 
 
-def _survivors(curves: Array) -> Array:
+def survivors(errors: Array) -> Array:
+    """Return final errors ``[settings, seeds]`` with NaN for diverged runs; all infinite if too many diverged."""
+    diverged = np.isinf(errors)
+    if diverged.mean() >= MIN_DIVERGED_TO_END:
+        return np.full_like(errors, np.inf)
+    return np.where(diverged, np.nan, errors)
+
+
+def _surviving_curves(curves: Array) -> Array:
     """Return curves ``[steps, settings, seeds]`` with NaN for runs that diverged by the last step."""
     return np.where(np.isinf(curves[-1]), np.nan, curves)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.curves import MSE, Statistic, mean, series_with_band
+from ..analysis.curves import MSE, Statistic, mean, series_with_band, survivors
 from ..analysis.formatting import describe_iqm, format_times
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import RunTable, select, tabulate
@@ -113,8 +113,8 @@ def _lines(errors: dict[str, Array], statistic: Statistic) -> list[Series]:
         points = {0: "none", **between, LAYERS: "all"}
         values = np.stack([errors[point] for point in points.values()])
         counts = {"runs": values.size, "diverged": int(np.isinf(values).sum())}
-        if statistic is mean:  # of the runs that did not diverge
-            values = np.where(np.isinf(values), np.nan, values)
+        if statistic is mean:
+            values = np.stack([survivors(each) for each in values])
         lines.append(series_with_band(label, list(points), values, statistic, **counts))
     return lines
 

@@ -54,7 +54,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     contrasts, _ = holm_corrected([*speed, *precision])
     parts = [
         worse(contrasts[0], MUCH, "frozen targets have a higher error over the training"),
-        better(contrasts[1], statement="frozen targets have a lower error in the end"),
+        better(contrasts[1], statement="frozen targets have a lower error at the end"),
     ]
     steps = selected[0].run.steps
     if steps < MIN_STEPS_OF_LATE_LEAD:
@@ -67,7 +67,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             for curve, reference in REFERENCE_NAMES.items()
         ),
     ]
-    by_measure = dict(zip(("over the training", "in the end"), contrasts, strict=True))
+    by_measure = dict(zip(("over the training", "at the end"), contrasts, strict=True))
     errors = describe_ratios("frozen targets have {} the error of Adam", by_measure)
     why = sentence(f"{after_steps(steps, GRID.paper['steps'])}, {errors}")
     return [make_verdict(12, why, parts, selected, " ".join(notes), scope="MsPacman")]

@@ -48,6 +48,7 @@ TICK_CHARACTERS = 40  # how many characters of tick labels fit along a horizonta
 MAX_POINTS_ALL_MARKED = 16  # lines with more points have markers at a few of them
 COINCIDENCE = 0.02  # lines that differ by less at every point are said to coincide
 DIVERGENCE_LABEL = "share of diverged runs"  # of an axis
+STUDY_NAMES = {"ms_pacman_memory": "long memory on MsPacman"}
 
 
 def series_label(series: Series) -> str:
@@ -95,7 +96,6 @@ class LegendEntry:
     label: str
     style: Style
     dashed: bool
-    note: str  # number of diverged runs, if it is the same in every panel
     is_point: bool = False  # whether it has a single point in every panel, and no line
 
     @property
@@ -126,7 +126,6 @@ def legend(panels: Sequence[Panel]) -> list[LegendEntry]:
             label,
             style[_style_key(lines[0])],
             dashed,
-            note=_common([divergence_note(line) for line in lines]),
             is_point=all(len(line.x) == 1 for line in lines),
         )
         for (label, dashed), lines in by_label.items()
@@ -136,15 +135,6 @@ def legend(panels: Sequence[Panel]) -> list[LegendEntry]:
 def entry_index(series: Series, entries: Sequence[LegendEntry]) -> int:
     """Return the index of a series' entry in the legend."""
     return next(i for i, e in enumerate(entries) if (e.label, e.dashed) == (series_label(series), series.dashed))
-
-
-def divergence_note(series: Series) -> str:
-    """Return the number of diverged runs in words; empty if none diverged.
-
-    >>> divergence_note(Series("μ̂", [0.0], [1.0], runs=60, diverged=12))
-    '12 of 60 diverged'
-    """
-    return f"{series.diverged} of {series.runs} diverged" if series.diverged else ""
 
 
 @dataclass(frozen=True)
@@ -222,30 +212,30 @@ def section_title(name: str) -> str:
     """
     found = re.fullmatch(r"(fig|claim)(\d+)_?(.*)", name)
     if found is None:
-        return f"Study: {name.replace('_', ' ')}"
+        return f"Study: {STUDY_NAMES.get(name, name.replace('_', ' '))}"
     kind, number, rest = found.groups()
     title = f"{'Figure' if kind == 'fig' else 'Claim'} {number}"
     return f"{title}, {rest.replace('_', ' ')}" if rest else title
 
 
-def panel_note(panel: Panel, entries: Sequence[LegendEntry]) -> str:
-    """Return the numbers of diverged runs that are not in the legend, because they differ between panels.
+def panel_note(panel: Panel) -> str:
+    """Return the numbers of diverged runs of all lines; empty if none diverged.
 
     >>> lines = [Series("a", [0.0], [1.0], runs=60, diverged=12), Series("b", [0.0], [1.0], runs=60, diverged=3)]
     >>> panel = Panel("", "", "", lines)
-    >>> panel_note(panel, [replace(entry, note="") for entry in legend([panel])])
+    >>> panel_note(panel)
     'a 12, b 3 of 60 runs'
     """
     by_runs: dict[int, list[str]] = {}
     for series in panel.series:
-        if series.diverged and not entries[entry_index(series, entries)].note:
+        if series.diverged:
             by_runs.setdefault(series.runs, []).append(f"{series_label(series)} {series.diverged:,}")
     return "; ".join(f"{', '.join(counts)} of {runs:,} runs" for runs, counts in by_runs.items())
 
 
 def describe_note(panel: Panel, entries: Sequence[LegendEntry]) -> str:
     """Describe what lines do not show: which are not drawn, which coincide, and diverged runs over a setting."""
-    diverged = "" if is_over_time(panel) or panel.y_label == DIVERGENCE_LABEL else panel_note(panel, entries)
+    diverged = "" if is_over_time(panel) or panel.y_label == DIVERGENCE_LABEL else panel_note(panel)
     texts = (describe_undrawn(panel), describe_coinciding(panel, entries), diverged and f"Diverged: {diverged}.")
     return " ".join(text for text in texts if text)
 
@@ -270,13 +260,6 @@ def _coincide(a: Series, b: Series) -> bool:
     return list(a.x) == list(b.x) and all(
         math.isclose(y, other, rel_tol=COINCIDENCE) for y, other in zip(a.y, b.y, strict=True)
     )
-
-
-def _common(notes: Sequence[str]) -> str:
-    return notes[0] if len(set(notes)) == 1 else ""
-
-
-# What is drawn, and what is said in words instead.
 
 
 def drawn_series(panel: Panel, entries: Sequence[LegendEntry]) -> list[Series]:

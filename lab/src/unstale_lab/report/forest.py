@@ -20,8 +20,8 @@ TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 FOREST_CAPTION = (
     "The main ratio that each claim is about, with its 95 % confidence interval. Signs and colours answer the part of "
     "the claim that is drawn; the table has the answers to whole claims. Shaded: where the claim expects it. Arrow: "
-    "beyond the axis. †: without the learning rates at which one of the two diverges. Claims that are not about a "
-    "ratio are left out."
+    "beyond the axis. †: without the learning rates at which one of the two diverges. A paired test decides, not the "
+    "interval, which is too narrow with few seeds. Claims that are not about a ratio are left out."
 )
 GROUPS = ("Error with the correction, relative to that without", "Other ratios")
 # Ratios that support the main part of each claim, and a shorter or clearer name of what is compared.

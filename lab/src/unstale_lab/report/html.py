@@ -106,7 +106,7 @@ def _section(summary: Summary, entries: Sequence[LegendEntry]) -> dict[str, Any]
                 "title": panel_title(panel),
                 "chart": chart(panel, entries),
                 "note": describe_note(panel, entries),
-                "diverged": panel_note(panel, entries),
+                "diverged": panel_note(panel),
                 "table": panel_table(panel),
             }
             for panel in summary.panels

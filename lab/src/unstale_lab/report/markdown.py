@@ -118,7 +118,6 @@ def _figure(summary: Summary) -> Iterable[str]:
     yield f"![{_escaped(summary.title)}](figures/{summary.name}.png)" if summary.panels else ""
     entries = legend(summary.panels)
     yield "\n".join(f"- {_escaped(_panel(panel, entries))}" for panel in summary.panels)
-    yield "\n".join(f"- {_escaped(entry.label)}: {entry.note}" for entry in entries if entry.note)
     yield "\n".join(f"- {_escaped(sentence)}" for sentence in summary.findings)
     for table in summary.tables:
         yield f"**{_escaped(table.title)}**"
@@ -132,7 +131,7 @@ def _figure(summary: Summary) -> Iterable[str]:
 
 
 def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
-    note = panel_note(panel, entries)
+    note = panel_note(panel)
     diverged = f"Diverged: {note}." if note else ""
     texts = (describe_panel(panel), describe_undrawn(panel), describe_coinciding(panel, entries), diverged)
     return " ".join(text for text in texts if text)

@@ -60,7 +60,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
         ax.set_axis_off()
     if entries:
         handles = [_handle(entry) for entry in entries]
-        longest = max(len(entry.label + entry.note) for entry in entries)
+        longest = max(len(entry.label) for entry in entries)
         across = max(1, min(len(entries), int(width / (0.5 + 0.06 * longest))))
         figure.legend(
             handles=handles, loc="outside lower center", ncols=across, frameon=False, fontsize=8, handlelength=3
@@ -176,6 +176,5 @@ def _line_style(entry: LegendEntry) -> dict[str, Any]:
 
 
 def _handle(entry: LegendEntry) -> Line2D:
-    note = f" ({entry.note})" if entry.note else ""
     style = _line_style(entry) | ({"linestyle": ""} if entry.is_point else {})
-    return Line2D([], [], label=mathtext(entry.label + note), **style)
+    return Line2D([], [], label=mathtext(entry.label), **style)
