@@ -783,7 +783,7 @@ def test_html_escapes_text(report_folder):
     text = (report_folder / "report.html").read_text("utf-8")
     assert "Intervals &lt;overlap&gt; &amp; cross" in text
     assert "<b>SELU</b>" not in text
-    assert "Diverged: μ̂ 72 of 180 runs." in text and "3 of 60 diverged" in text
+    assert "Diverged: μ̂ 72 of 180 runs." in text and "Diverged: μ, width 16 3 of 60 runs." in text
 
 
 def test_html_links_are_valid(report_folder):
