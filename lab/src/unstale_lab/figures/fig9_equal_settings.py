@@ -68,17 +68,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     selected = select(clipped, method=list(PAIR))
     why = describe_comparison(truth, selected)
     parts = [equivalent(truth)]
-    return [
-        make_verdict(
-            11,
-            why,
-            parts,
-            selected,
-            " ".join(notes),
-            scope="whether errors are the same at equal α and β",
-            is_extra=True,
-        )
-    ]
+    scope = "whether errors are the same at equal α and β"
+    return [make_verdict(11, why, parts, selected, " ".join(notes), scope=scope, is_extra=True)]
 
 
 FIGURE = Figure(
@@ -89,7 +80,7 @@ FIGURE = Figure(
     runs=runs,
     panels=panels,
     judge=judge,
-    cut=f"5 seeds and 2,000 steps, and only {' and '.join(map(label, PAIR))}, to save time. The published runs have true "
-    "values from 4 rollouts per state, not 16.",
+    cut=f"5 seeds and 2,000 steps, and only {' and '.join(map(label, PAIR))}, to save time. The published runs have "
+    "true values from 4 rollouts per state, not 16.",
     large_cut=f"5 seeds and 100,000 steps, {GPU_TIME_NOTE}",
 )
