@@ -89,7 +89,7 @@ def test_list_says_every_figure_and_what_of_it_is_there(call, store):
 
 def test_list_of_a_store_that_is_not_there(call, tmp_path):
     code, printed, said = call("list", "--store", tmp_path / "none")
-    assert code == 0 and said == [] and " of 20" not in printed
+    assert code == 0 and said == [f"warning: there is no store {tmp_path / 'none'}"] and " of 20" not in printed
     assert not (tmp_path / "none").exists()
 
 
@@ -162,11 +162,13 @@ def test_export_leaves_out_figures_that_are_not_complete(call, store, tmp_path):
         (("fig4", "fig3"), "not complete in .*: fig4;"),
         (("all", "fig4"), "not complete in .*: fig4;"),
         (("fig3", "--to", "store"), "is the store itself"),
+        (("fig3", "--to", ""), "--to is empty: name a folder"),
+        (("fig3", "--to="), "--to is empty: name a folder"),
     ],
 )
 def test_export_refuses(call, store, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
-    to = () if "--to" in arguments else ("--to", "published")
+    to = () if "--to" in " ".join(arguments) else ("--to", "published")
     code, _, [line] = call("export", *arguments, *to, "--store", "store")
     assert code == 2 and re.search(words, line) and not (tmp_path / "published").exists()
 
@@ -174,6 +176,12 @@ def test_export_refuses(call, store, tmp_path, monkeypatch, arguments, words):
 def test_export_all_refuses_an_empty_store(call, tmp_path):
     code, _, [line] = call("export", "all", "--store", tmp_path / "empty", "--to", tmp_path / "published")
     assert code == 2 and "no figure is complete in" in line and not (tmp_path / "published").exists()
+
+
+def test_report_into_a_file_is_refused(call, store, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, [line] = call("report", "--store", store, "--out", tmp_path / "file")
+    assert code == 2 and line.endswith("is a file: choose a folder")
 
 
 def test_report_prints_where_it_is(call, store, tmp_path):

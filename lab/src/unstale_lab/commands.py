@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from inspect import signature
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from .experiment import SCALES, Run, Scale, unique
 
 DEFAULT_STORE, DEFAULT_OUT = Path("runs/store"), Path("runs/report")
 HELP = ("-h", "--help")
+PATH_OPTIONS = ("--store", "--out", "--to", "--data")
 
 StorePath = Annotated[Path, arg(name="store", metavar="FOLDER", help="the store of finished runs")]
 OutPath = Annotated[Path, arg(name="out", metavar="FOLDER", help="the folder of the report")]
@@ -39,6 +40,8 @@ def list_figures(store: StorePath = DEFAULT_STORE) -> None:
     from .figures import FIGURES
     from .store import Store
 
+    if store != DEFAULT_STORE and not store.exists():
+        warn(f"there is no store {store}")
     have = Store(store, warn).ids()
     table = Table("figure", "claims", "what it shows", *SCALES, box=None, pad_edge=False)
     for figure in FIGURES.values():
@@ -112,6 +115,8 @@ def report(
     from .store import Store
     from .summary import read_summaries
 
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: choose a folder")
     earlier = read_summaries(out)
     summaries = fresh_summaries(Store(store, warn), earlier)
     if not summaries:
@@ -219,6 +224,11 @@ def _check_words(words: Sequence[str]) -> None:
     options = [f"--{p.name}".replace("_", "-") for p in parameters]
     negated = [f"--no-{p.name}".replace("_", "-") for p in parameters if isinstance(p.default, bool)]
     known = {*HELP, *options, *negated}
+    # An empty path would be the current folder.
+    for word, following in pairwise([*rest, "-"]):
+        option, has_value, value = word.partition("=")
+        if option in PATH_OPTIONS and not (value if has_value else following):
+            raise UserError(f"{option} is empty: name a folder")
     for word in takewhile(lambda word: word != "--", rest):
         option = word.partition("=")[0]
         if re.match(r"--[a-zA-Z]|-[a-zA-Z]$", option) and option.replace("_", "-") not in known:
