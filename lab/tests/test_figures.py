@@ -733,7 +733,7 @@ def test_fig7_leaves_out_runs_that_diverged():
     verdict, *_ = find("fig7").judge(records("fig7", error, drift=lambda run: run.rbf_width**4))
     assert verdict.answer == "holds" and verdict.diverged == 20
     assert f"{verdict.diverged} of {verdict.runs:,} runs diverged." in verdict.notes
-    assert "too many runs diverged: 1 of 4 values of σ² with μ̂." in verdict.notes
+    assert "(μ̂, 3 of 4 widths)" in verdict.why
 
 
 def test_line_correlation_matches_scipy():
@@ -885,6 +885,7 @@ def test_claim13_makes_up_no_numbers_for_methods_that_always_diverge():
     for verdict in find("claim13").judge(records("claim13", lambda run: 0.06 if run.method == "adam" else inf)):
         assert verdict.why.endswith("correction, all runs diverge.")
         assert [part.found for part in verdict.parts[1:]] == ["all runs diverged"] * 2
+        assert "−1" not in verdict.notes and "Scores (IQM): Adam 300." in verdict.notes
 
 
 def controlled(scale: str, gain: float, less_drift: float, cosine: float) -> list[Record]:

@@ -25,6 +25,7 @@ NAME = re.compile(r"[a-z0-9_]+")
 # Types of fields that are checked, by annotation.
 SIMPLE_TYPES = {"str": str, "bool": bool, "dict[str, str]": dict}
 TEXTS = ("Sequence[str]", "tuple[str, ...]")
+MAY_BE_LEFT_OUT = ("tables", "findings", "measured")  # by versions that had no studies
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,7 @@ def _format(value: Any, margin: str = "") -> str:
 
 
 def _items(own: dict[str, Any], name: str) -> list[Any]:
-    """Returns a list that is left out if it is empty."""
-    value = own.get(name, [])
+    value = own.get(name, []) if name in MAY_BE_LEFT_OUT else own[name]
     if not isinstance(value, list):
         raise ValueError(f"its {name} is {reprlib.repr(value)}, which is no list")
     return value
@@ -241,7 +241,7 @@ def _comparison(own: dict[str, Any]) -> Comparison:
     numbers = {name: float(own[name]) for name in ("ratio", "iqm_a", "iqm_b")}
     shares = {name: float(own[name]) for name in ("p_welch", "p_paired", "p_holm", "improvement")}
     for name, value in (numbers | shares).items():
-        if value < 0 or (name in shares and value > 1):
+        if not value >= 0 or (name in shares and value > 1):
             raise ValueError(f"its {name} is {value}, which is impossible")
     return _make(Comparison, own | numbers | shares | {"interval": _interval(own["interval"])})
 

@@ -1,9 +1,9 @@
 """Panels from records: learning curves, errors over a hyper-parameter, divergence rates.
 
-The paper plots means. A mean is over the runs that did not diverge, and the number of those that did is written beside
-its line: no number is made up for a diverged run. Over a hyper-parameter, its line ends where half of the runs or more
-have diverged. The interquartile mean (IQM) counts a diverged run as worse than any other: it is infinite, and its line
-ends, once more than a quarter of the runs have diverged.
+The paper plots means. A mean is over the runs that did not diverge: no number is made up for a diverged run. Over
+steps, the share of those that did is written beside the line; over a hyper-parameter, the line ends where it is a half
+or more. The interquartile mean (IQM) counts a diverged run as worse than any other: it is infinite, and its line ends,
+once more than a quarter of the runs have diverged.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def sensitivity_curves(
 ) -> list[Series]:
     """Return the final error of each method over a hyper-parameter, averaged over all other settings.
 
-    A line ends where half of the runs or more diverged: a mean over the others is one over the easier settings, and
-    cannot be compared with other points.
+    A line of means ends where half of the runs or more diverged: a mean over the others is one over the easier
+    settings, and cannot be compared with other points.
     """
     table = tabulate(records, by)
     of = np.array(table.values(field))

@@ -156,6 +156,8 @@ def compare_pairs(
         symbol: of the levels.
     """
     pairs = list(pairs)
+    if not pairs:
+        return []
     settings = len(errors[pairs[0][0]])
     of = np.zeros(settings) if levels is None else np.asarray(levels, dtype=float)
     unstable = _unstable_lines(errors, pairs, of)
@@ -232,7 +234,7 @@ def _unstable_lines(
     """Return, for each pair and each level, which of the two diverge: in more than ``MAX_DIVERGENCE_RATE`` of runs.
 
     One alone does only if it does so significantly more often than the other one: by a t-test over seeds, with Holm's
-    correction over all pairs and levels.
+    correction over all pairs and levels at which a run diverged.
     """
     diverged = {line: np.isinf(np.asarray(errors[line], dtype=float)) for pair in pairs for line in pair}
     levels = {value: of == value for value in np.unique(of).tolist()}
@@ -243,13 +245,15 @@ def _unstable_lines(
         }
         for pair in pairs
     ]
-    alone = [(i, value) for i, lines in enumerate(unstable) for value in levels if len(lines[value]) == 1]
-    ps = []
-    for i, value in alone:
-        a, b = (diverged[line][levels[value]].mean(axis=0) for line in pairs[i])  # [seeds]
-        ps.append(one_sample_t_test(a - b))
-    for (i, value), p in zip(alone, holm(ps), strict=True):
-        if p >= SIGNIFICANCE_LEVEL:
+    tested, ps = [], []
+    for i, pair in enumerate(pairs):
+        for value, is_level in levels.items():
+            a, b = (diverged[line][is_level] for line in pair)
+            if (a | b).any():  # this does not depend on which of the two diverges more often
+                tested.append((i, value))
+                ps.append(one_sample_t_test(a.mean(axis=0) - b.mean(axis=0)))
+    for (i, value), p in zip(tested, holm(ps), strict=True):
+        if len(unstable[i][value]) == 1 and p >= SIGNIFICANCE_LEVEL:
             unstable[i][value] = []
     return unstable
 

@@ -8,7 +8,7 @@ it decides nothing.
 **Stability is judged apart from errors.** A learning rate at which a method diverges in more than a quarter of its runs
 is left out of the comparison of errors, and reported: "0.5x at α ≤ 0.1; μ̂ diverges at α = 0.5". If only one of the two
 does, a t-test over seeds has to find a difference between their shares of diverged runs, with Holm's correction over
-all pairs and learning rates. At the other learning rates a
+all pairs and learning rates at which a run diverged. At the other learning rates a
 diverged run counts as ``worst_error``. If no learning rate is left, the method that diverges at more of them is the
 worse one, if it also diverges wherever the other one does; otherwise nothing is decided.
 

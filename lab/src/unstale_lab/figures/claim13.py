@@ -96,6 +96,7 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
         gain = undecided(gain, f"{steps:,} steps are too few to decide")
     cosines = _cosine(selected, "batches")[method]
     about = within("cosine", cosines, *CLAIMED_COSINE_RANGE, "the cosine is about 0.1")
+    with_cosine = selected
     measured = [
         describe_ratio("drift is {} that with Adam", drift),
         describe_ratio("scores are {}", score),
@@ -104,11 +105,12 @@ def _verdict(records: Sequence[Record], algorithm: str, method: str) -> Verdict:
     if all(record.diverged_at is not None for record in select(selected, method=method)):
         gain, about = (Part(part.statement, "undecided", "all runs diverged") for part in (gain, about))
         measured = ["all runs diverge"]
+        scores, with_cosine = {"adam": scores["adam"]}, select(selected, method="adam")
     parts = [better(drift, MAX_DRIFT_RATIO, "its values drift less"), replace(gain, is_main=False), about]
     notes = [
         describe_iqm(scores, "Scores (IQM)"),
         describe_iqm(drifts, "Drift in the second half (IQM)"),
-        *(f"Cosines ({kind}): {_describe_cosines(_cosine(selected, kind))}." for kind in list(COSINE_CURVES)[1:]),
+        *(f"Cosines ({kind}): {_describe_cosines(_cosine(with_cosine, kind))}." for kind in list(COSINE_CURVES)[1:]),
     ]
     is_extra = method == "adam_window"
     scope = f"{algorithm}, full correction (window)" if is_extra else algorithm

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..analysis.curves import MSE, series_with_band
 from ..analysis.formatting import describe_iqm, format_briefly, format_estimate, format_number, label, listed
@@ -66,32 +67,33 @@ def _lines(records: Sequence[Record], curve: str) -> list[Series]:
 def _verdict(records: Sequence[Record], reading: Reading) -> Verdict:
     """Judge the correlation over σ² of drift and error, each averaged over grids, learning rates and seeds, as drawn.
 
-    Values of σ² at which too many runs diverged have no finite average and are left out, which the notes say. The notes
-    also have the rank correlation within each setting and seed, which says something else.
+    Values of σ² at which too many runs diverged have no finite average and are left out. The notes have the rank
+    correlation within each setting and seed, which says something else.
     """
     selected = select(records, method=METHODS)
     table = tabulate(selected)
     errors, drifts = table.final(ERROR_CURVES[reading]), table.mean_over("drift")
-    parts = []
-    left_out = []
+    parts, correlations = [], []
     for method in METHODS:
         both = np.stack([by_level(table, values[method], "rbf_width") for values in (drifts, errors)])
         parts.append(_correlation(method, both))
-        if missing := int(np.isinf(iqm(both)).any(axis=0).sum()):
-            left_out.append(f"{missing} of {both.shape[1]} values of σ² with {label(method)}")
+        correlations.append(_describe_correlation(method, parts[-1].effect, np.isfinite(iqm(both)).all(axis=0)))
     diverged = sum(record.diverged_at is not None for record in selected)
     notes = [
-        f"Left out, because too many runs diverged: {', '.join(left_out)}." if left_out else "",
         f"{diverged} of {len(selected):,} runs diverged." if diverged else "",
         _describe_within(table, drifts, errors),
         describe_iqm(drifts, "Mean drift (IQM)"),
     ]
-    correlations = [
-        f"{two_decimals(part.effect.value) if part.effect else 'undefined'} ({label(method)})"
-        for method, part in zip(METHODS, parts, strict=True)
-    ]
     why = f"Over kernel widths, the correlation of drift and error is {listed(correlations)}."
     return make_verdict(8, why, parts, selected, " ".join(filter(None, notes)), reading)
+
+
+def _describe_correlation(method: str, effect: Effect | None, is_finite: NDArray[np.bool_]) -> str:
+    """Describe a correlation, and over how many of the widths it is if some are left out."""
+    if effect is None:
+        return f"undefined ({label(method)})"
+    widths = "" if is_finite.all() else f", {is_finite.sum()} of {len(is_finite)} widths"
+    return f"{two_decimals(effect.value)} ({label(method)}{widths})"
 
 
 def _correlation(method: str, both: Array) -> Part:

@@ -68,7 +68,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     selected = select(clipped, method=list(PAIR))
     why = describe_comparison(truth, selected)
     parts = [equivalent(truth)]
-    scope = "whether errors are the same at equal α and β"
+    scope = "the same error at equal α and β"
     return [make_verdict(11, why, parts, selected, " ".join(notes), scope=scope, is_extra=True)]
 
 

@@ -25,7 +25,8 @@ IMAGES = (2, 11, 13, 22, 23)  # claims about SVHN and MsPacman
 HEADLINE_CAPTION = (
     "The error with corrected momentum (μ̂), relative to that with plain momentum (μ): below 1x the correction helps. α "
     "is the learning rate; where the authors sum momentum instead of averaging it, the effective rate is α / (1-β). "
-    "Diverges: in more than a quarter of the runs."
+    "Diverges: in more than a quarter of the runs, and "
+    "significantly more often than plain momentum if that does not."
 )
 Outcome = Literal["lower", "equal", "higher", "unclear", "diverges", "incomparable"]
 OUTCOME_VERBS: dict[Outcome, str] = {

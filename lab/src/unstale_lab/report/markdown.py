@@ -140,7 +140,7 @@ def _panel(panel: Panel, entries: Sequence[LegendEntry]) -> str:
 def _verdict(verdict: Verdict) -> Iterable[str]:
     about = [verdict.scope, READING_NAMES["code"] if verdict.reading == "code" else ""]
     scope = _escaped("; ".join(text for text in about if text))
-    subject = f"Beside claim {verdict.claim}" if verdict.is_extra else f"Claim {verdict.claim}"
+    subject = f"Related to claim {verdict.claim}" if verdict.is_extra else f"Claim {verdict.claim}"
     title = f"{subject} ({scope})" if scope else subject
     yield f"**{title}: {ANSWER_SIGNS[verdict.answer]} {verdict.answer}.** {_escaped(verdict.why)}"
     yield "\n".join(f"- {_escaped(_part(part))}" for part in verdict.parts)
