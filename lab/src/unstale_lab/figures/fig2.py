@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..analysis.curves import AXIS_LABELS, divergence_panels, learning_curves, mean, sensitivity_curves
-from ..analysis.formatting import describe_iqm
+from ..analysis.formatting import describe_iqm, label
 from ..analysis.panels import Panel, Series
 from ..analysis.run_table import select, tabulate
 from ..analysis.statistics import iqm
@@ -81,12 +81,10 @@ def by_variant(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def panels(records: Sequence[Record]) -> list[Panel]:
-    """Return, for each variant, training and test losses of the paper's methods; then error rates of all methods."""
+    """Return, for each variant, the losses of the paper's methods; then error rates of all methods."""
     groups = by_variant(records)
     losses = [
-        Panel(f"Figure 2, {variant}: {name}", "steps", LOSS, _losses(group, curve), log_y=True)
-        for variant, group in groups.items()
-        for curve, name in LOSSES.items()
+        Panel(f"Figure 2, {variant}", "steps", LOSS, _losses(group), log_y=True) for variant, group in groups.items()
     ]
     error_rates = [
         Panel(f"{variant}: test error rate", "steps", "error rate (IQM)", _error_rates(group))
@@ -95,8 +93,12 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     return [*losses, *error_rates, *(panel for v, group in groups.items() for panel in _by_learning_rate(group, v))]
 
 
-def _losses(records: Sequence[Record], curve: str) -> list[Series]:
-    return learning_curves(select(records, method=METHODS), mean, curve)
+def _losses(records: Sequence[Record]) -> list[Series]:
+    """Return the training losses, and the test losses as dashed lines, as in the paper."""
+    training, test = (learning_curves(select(records, method=METHODS), mean, curve) for curve in LOSSES)
+    # The share of diverged runs is written beside the training losses of the same runs.
+    dashed = [replace(line, label=f"{label(line.method)}, test", dashed=True, diverged=0) for line in test]
+    return [*training, *dashed]
 
 
 def _error_rates(records: Sequence[Record]) -> list[Series]:
