@@ -166,7 +166,7 @@ DEVIATIONS = (
     ),
     Deviation(
         "Second derivatives (claim 20)",
-        "the code does not compute them",
-        "as described in the text, with a Taylor term of full strength",
+        "the strength of the Taylor term is not stated",
+        "full strength, as described in the text, in both readings",
     ),
 )
